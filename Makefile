@@ -1,0 +1,54 @@
+# make demo, make test: .venv with the patched ExecuTorch, then the main job or the tests.
+PYTHON ?= python3
+WORKERS ?= 2
+
+PY := .venv/bin/python
+LOG := build/install.log
+COMPILED := $(wildcard CMakeLists.txt) $(shell find backends/xnnpack/runtime -type f 2>/dev/null)
+FAIL = { echo "error: $(1)" >&2; exit 1; }
+
+UPSTREAM := executorch.backends.xnnpack.test.ops.test_conv1d \
+  executorch.backends.xnnpack.test.ops.test_conv2d \
+  executorch.backends.xnnpack.test.ops.test_linear \
+  executorch.backends.xnnpack.test.test_xnnpack_partitioner \
+  executorch.exir.tests.test_passes \
+  executorch.exir.tests.test_partitioner_pre_decomposition \
+  executorch.exir.program.test
+
+.PHONY: demo test test-ours test-upstream link clean
+.DELETE_ON_ERROR:
+
+demo: link
+	@$(PY) -m benchmarks.positional_conv
+
+test: test-ours test-upstream
+
+test-ours: link
+	$(PY) -m pytest -n $(WORKERS)
+
+# The suites of the installed package, unchanged. Byte code and cache would be left in the package.
+test-upstream: link
+	PYTHONDONTWRITEBYTECODE=1 $(PY) -m pytest -n $(WORKERS) -p no:cacheprovider -c /dev/null \
+	  --rootdir=$$(echo .venv/lib/python3*/site-packages/executorch) $$(grep -v '^#' upstream-known-failures.txt) --pyargs $(UPSTREAM)
+
+# New files and hooks of the checkout are brought into .venv every time; it takes a second.
+link: .venv/installed
+	@$(PY) -m patchset link
+
+.venv/installed: upstream.lock pyproject.toml setup.py requirements-dev.txt patchset/__init__.py patchset/compose.py \
+    patchset/native.py $(COMPILED)
+	@command -v $(PYTHON) >/dev/null || $(call FAIL,$(PYTHON) is not installed; Python 3.10 to 3.14 is needed)
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 14))' || \
+	  $(call FAIL,Python 3.10 to 3.14 is needed and $(PYTHON) is another; make PYTHON=... names one)
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+	  $(call FAIL,$(PYTHON) has no venv module (Debian: the package python3-venv))
+	@mkdir -p build
+	@test -x $(PY) || $(PYTHON) -m venv .venv
+	@echo "Installing the patched ExecuTorch and the test requirements into .venv (minutes; $(LOG) has the progress)"
+	@$(PY) -m pip install . -r requirements-dev.txt >$(LOG) 2>&1 || \
+	  $(call FAIL,$$(grep -m1 -oE 'patchset: .*' $(LOG) || grep -E 'ERROR: ' $(LOG) | tail -1) (whole log: $(LOG)))
+	@touch $@
+
+clean:
+	rm -rf .venv build
+	find . -name __pycache__ -prune -exec rm -rf {} +
