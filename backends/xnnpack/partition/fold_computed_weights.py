@@ -1,0 +1,395 @@
+"""Fold the computed weights of convolutions and linears before partitioning.
+
+The GEMM configs take a weight or bias only if it is a static parameter. One that is computed from
+constants (weight_norm, spectral_norm, any parametrization, a LoRA merge) becomes one here:
+
+    Before: conv1d(x, _weight_norm(v, g), bias)
+    After:  conv1d(x, weight, bias)                # `weight` is a new lifted constant
+
+A convolution or linear is folded if
+ 1. the partitioner has a config for it that takes its rank and dtype,
+ 2. every weight and bias of it is a constant, or computed from constants by deterministic
+    operators, none of which is a quantization primitive,
+ 3. the program's constants do not grow by more than `max_growth` times the constants that the
+    weight is computed from; up to `_FREE_GROWTH` bytes are always allowed.
+
+Folding is exact: the operators are evaluated once, as they are.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Container, Dict, Iterable, List, Optional, Set, Tuple
+
+import torch
+from executorch.backends.transforms.utils import delete_constant_placeholder
+from executorch.exir.passes.constant_prop_pass import get_fake_mode
+from executorch.exir.passes.constant_values import (
+    ConstantValues,
+    is_fill,
+    is_quantization_primitive,
+    nbytes,
+    reads,
+)
+from executorch.exir.program._written_state import state_written_by_methods
+from torch.export import ExportedProgram
+from torch.export.graph_signature import (
+    InputKind,
+    InputSpec,
+    OutputKind,
+    TensorArgument,
+)
+from torch.fx import Node
+from torch.utils import _pytree as pytree
+
+aten = torch.ops.aten
+
+# A fold that adds no more than this is not worth a question.
+_FREE_GROWTH = 64 * 1024
+
+# `node.meta["custom"]` survives decomposition, so the reason is still there when the convolution
+# or linear is found on the portable kernels at the end.
+REFUSED = "xnnpack_fold_refused"
+
+
+@dataclass(frozen=True)
+class _Gemm:
+    """Operands by schema name: `static` ones have to be constants, `sides` may be.
+
+    `configs` are the target names of the partitioner configs that take the operator or what it
+    decomposes to.
+    """
+
+    configs: Tuple[str, ...]
+    static: Tuple[str, ...] = ()
+    sides: Tuple[str, ...] = ()
+    max_weight_rank: Optional[int] = None
+
+
+_LINEAR_CONFIGS = ("linear.default", "addmm.default", "mm.default")
+_CONVOLUTION = _Gemm(
+    ("convolution.default",), ("weight", "bias"), max_weight_rank=4
+)
+_RECURRENT = _Gemm(_LINEAR_CONFIGS, ("params",))
+
+_GEMMS = {
+    aten.linear: _Gemm(_LINEAR_CONFIGS, ("weight", "bias")),
+    aten.addmm: _Gemm(("addmm.default",), ("mat2", "self")),
+    aten.mm: _Gemm(("mm.default",), ("mat2",)),
+    aten.matmul: _Gemm(("mm.default", "bmm.default"), sides=("self", "other")),
+    aten.bmm: _Gemm(("bmm.default",), sides=("self", "mat2")),
+    aten.conv1d: _CONVOLUTION,
+    aten.conv2d: _CONVOLUTION,
+    aten.conv3d: _CONVOLUTION,
+    aten.conv_transpose1d: _CONVOLUTION,
+    aten.conv_transpose2d: _CONVOLUTION,
+    aten.conv_transpose3d: _CONVOLUTION,
+    aten.convolution: _CONVOLUTION,
+    aten.lstm: _RECURRENT,
+    aten.gru: _RECURRENT,
+    aten.rnn_relu: _RECURRENT,
+    aten.rnn_tanh: _RECURRENT,
+}
+
+_TRAINING = {
+    OutputKind.LOSS_OUTPUT,
+    OutputKind.GRADIENT_TO_PARAMETER,
+    OutputKind.GRADIENT_TO_USER_INPUT,
+}
+
+
+@dataclass
+class FoldPlan:
+    """`folds` maps each constant to fold to the nodes that compute it; `dead` is what nothing
+    needs afterwards; `refused` has the reason for each GEMM with a computed weight that stays."""
+
+    folds: Dict[Node, List[Node]] = field(default_factory=dict)
+    dead: Set[Node] = field(default_factory=set)
+    refused: Dict[Node, str] = field(default_factory=dict)
+
+
+def _gemm(node: Node) -> Optional[_Gemm]:
+    if node.op != "call_function":
+        return None
+    return _GEMMS.get(getattr(node.target, "overloadpacket", None))
+
+
+def _argument(node: Node, name: str) -> object:
+    for index, argument in enumerate(node.target._schema.arguments):
+        if argument.name == name and index < len(node.args):
+            return node.args[index]
+    return node.kwargs.get(name)
+
+
+def _computed(node: Node, names: Iterable[str]) -> List[Tuple[str, Node]]:
+    """The named operands that an operator computes, with their names.
+
+    A dequantize stays in front of its GEMM; what counts is what it dequantizes.
+    """
+    computed = []
+    for name in names:
+        for operand in pytree.tree_leaves(_argument(node, name)):
+            sources = [operand]
+            if isinstance(operand, Node) and is_quantization_primitive(operand):
+                sources = operand.all_input_nodes
+            computed += [
+                (name, source)
+                for source in sources
+                if isinstance(source, Node) and source.op == "call_function"
+            ]
+    return computed
+
+
+def _readers(node: Node) -> List[Node]:
+    """The users that read the folded constant in place of the computed `node`.
+
+    A program does not return its constants, so outputs do not. A fill is cheaper as an operator,
+    so of a fill only weights and biases are stored.
+    """
+    return [
+        user
+        for user in node.users
+        if user.op == "call_function"
+        and (not is_fill(node) or _gemm(user) or is_quantization_primitive(user))
+    ]
+
+
+class _Planner:
+    def __init__(self, program, values, configs, dtypes, max_growth):
+        self._program: ExportedProgram = program
+        self._values: ConstantValues = values
+        self._configs: Container[str] = configs
+        self._dtypes: Container[torch.dtype] = dtypes
+        self._max_growth: float = max_growth
+        self._twins: Dict[Node, List[Node]] = defaultdict(list)
+        self._grown: Dict[Node, float] = defaultdict(float)
+        for node in program.graph.nodes:
+            if node.op != "output" and values.why_not(node) is None:
+                self._twins[values.twin(node)].append(node)
+
+    def plan(self) -> FoldPlan:
+        plan = FoldPlan()
+        for node in self._program.graph.nodes:
+            gemm = _gemm(node)
+            # A GEMM of constants is part of a computed weight, not what reads one.
+            if gemm is None or self._values.why_not(node) is None:
+                continue
+            static = _computed(node, gemm.static)
+            wanted = [operand for _, operand in static]
+            wanted += [
+                side
+                for _, side in _computed(node, gemm.sides)
+                if self._values.why_not(side) is None
+            ]
+            if not wanted:
+                continue
+            reason = self._why_not_taken(node, gemm) or self._why_not_constant(static)
+            if reason is None:
+                reason = self._add(plan, {self._values.twin(want) for want in wanted})
+            if reason is not None:
+                plan.refused[node] = reason
+        return plan
+
+    def _why_not_taken(self, node: Node, gemm: _Gemm) -> Optional[str]:
+        if not any(config in self._configs for config in gemm.configs):
+            return "the partitioner has no config for it"
+        if gemm.max_weight_rank is not None:
+            weight = _argument(node, "weight").meta["val"]
+            if weight.dim() > gemm.max_weight_rank:
+                return f"XNNPACK has no convolution in {weight.dim() - 2} dimensions"
+        value = node.meta["val"]
+        dtype = (value[0] if isinstance(value, (tuple, list)) else value).dtype
+        if dtype not in self._dtypes:
+            return f"the partitioner does not take {dtype}"
+        return None
+
+    def _why_not_constant(self, operands: List[Tuple[str, Node]]) -> Optional[str]:
+        for name, operand in operands:
+            reason = self._values.why_not(operand)
+            if reason is not None:
+                return f"the {_role(name)} is not constant: {reason}"
+        return None
+
+    def _add(self, plan: FoldPlan, folds: Set[Node]) -> Optional[str]:
+        """Adds `folds` to the plan, or returns why they would make the program too large."""
+        folds -= plan.folds.keys()
+        if not folds:
+            return None
+        replaced = {twin for fold in folds for twin in self._twins[fold]}
+        chain = self._values.chain(replaced)
+        dead = self._dead(chain, replaced.union(*plan.folds.values()), plan.dead)
+        sources = {self._values.twin(n) for n in chain if self._values.is_stored(n)}
+        freed = sum(nbytes(n) for n in sources if dead.issuperset(self._twins[n]))
+        source_bytes = sum(nbytes(n) for n in sources)
+        growth = sum(nbytes(n) for n in folds) - freed
+        # What several folds add to one source counts together.
+        grown = growth + sum(self._grown[n] for n in sources)
+        if grown > max(_FREE_GROWTH, self._max_growth * source_bytes):
+            enough = ceil(10 * grown / max(source_bytes, 1)) / 10
+            return (
+                f"folding the weight would add {growth / 1024:,.0f} KiB to the constants of the "
+                f"program, more than XnnpackPartitioner(max_fold_growth={self._max_growth:g}) "
+                f"allows; {enough:g} is enough"
+            )
+        for source in sources:
+            self._grown[source] += growth * nbytes(source) / source_bytes
+        plan.folds.update((fold, self._twins[fold]) for fold in folds)
+        plan.dead |= dead
+        return None
+
+    def _dead(
+        self, chain: List[Node], replaced: Set[Node], dead: Set[Node]
+    ) -> Set[Node]:
+        """`dead`, and what of `chain` nobody uses once the `replaced` nodes are constants."""
+        dead = set(dead)
+        for node in reversed(chain):
+            users = set(node.users) - dead
+            if node in replaced:
+                users.difference_update(_readers(node))
+            if not users:
+                dead.add(node)
+        return dead
+
+
+def _role(name: str) -> str:
+    return {"bias": "bias", "self": "bias"}.get(name, "weight")
+
+
+def _may_fold(program: ExportedProgram) -> bool:
+    """Whether a GEMM has a weight or bias that is computed, and not from the inputs.
+
+    Cheap, and may say yes too often: `program` is not functionalised yet.
+    """
+    inputs = set(program.graph_signature.user_inputs)
+    from_input: Set[Node] = set()
+    for node in program.graph.nodes:
+        if node.op == "placeholder":
+            dynamic = node.name in inputs
+        else:
+            dynamic = any(source in from_input for source in reads(node))
+        if dynamic:
+            from_input.add(node)
+        gemm = _gemm(node)
+        if gemm is not None and any(
+            operand not in from_input
+            for _, operand in _computed(node, gemm.static + gemm.sides)
+        ):
+            return True
+    return False
+
+
+def _unused_name(program: ExportedProgram, source: Optional[Node]) -> str:
+    """For a new constant, after the largest constant it is computed from."""
+    taken = program.state_dict.keys() | program.constants.keys()
+    taken |= {node.name.removeprefix("c_") for node in program.graph.nodes}
+    base = f"{source.name if source else 'fill'}_folded"
+    names = [base] + [f"{base}_{i}" for i in range(len(taken))]
+    return next(name for name in names if name not in taken)
+
+
+def _lift(program: ExportedProgram, name: str, tensor: torch.Tensor) -> Node:
+    """Adds a lifted constant; its placeholder is named as export names it, since retracing keeps
+    metadata by name."""
+    graph, signature = program.graph, program.graph_signature
+    inputs = set(signature.user_inputs)
+    first = next(n for n in graph.nodes if n.op != "placeholder" or n.name in inputs)
+    index = next(i for i, node in enumerate(graph.nodes) if node is first)
+    fake = get_fake_mode(program).from_tensor(tensor, static_shapes=True)
+    with graph.inserting_before(first):
+        placeholder = graph.placeholder(f"c_{name}")
+    placeholder.meta["val"] = fake
+    program.constants[name] = tensor
+    argument = TensorArgument(placeholder.name)
+    spec = InputSpec(InputKind.CONSTANT_TENSOR, argument, name)
+    signature.input_specs.insert(index, spec)
+    return placeholder
+
+
+def _apply(program: ExportedProgram, plan: FoldPlan, values: ConstantValues) -> None:
+    # Evaluate everything before the graph changes.
+    constants = {fold: values.evaluate(fold) for fold in plan.folds}
+    for fold, nodes in plan.folds.items():
+        sources = [node for node in values.chain([fold]) if values.is_stored(node)]
+        sources.sort(key=nbytes)
+        name = _unused_name(program, sources[-1] if sources else None)
+        placeholder = _lift(program, name, constants[fold])
+        # Where sources disagree, the largest decides, e.g. on the external file it is stored in.
+        placeholder.meta["custom"] = {
+            key: value
+            for source in sources
+            for key, value in source.meta.get("custom", {}).items()
+        }
+        for node in nodes:
+            for user in _readers(node):
+                user.replace_input_with(node, placeholder)
+    for node in sorted(plan.dead, reverse=True):
+        if values.is_stored(node):
+            delete_constant_placeholder(program, node)
+        else:
+            program.graph.erase_node(node)
+
+
+def fold_computed_weights(
+    program: ExportedProgram,
+    configs: Container[str],
+    dtypes: Container[torch.dtype],
+    max_growth: float,
+) -> ExportedProgram:
+    """Stores the computed weights and biases of convolutions and linears as constants.
+
+    Args:
+        program: an ATen program as exported, functionalised or not. It is not changed.
+        configs: target names of the partitioner configs in use.
+        dtypes: dtypes that these configs take.
+        max_growth: how many times the bytes of the constants that a weight is computed from
+            its fold may add to the program.
+
+    Returns:
+        `program` itself if nothing in it is computed from constants, otherwise a program of its
+        own that shares the tensors that are not folded.
+    """
+    if any(s.kind in _TRAINING for s in program.graph_signature.output_specs):
+        return program
+    if not _may_fold(program):
+        return program
+    functional = program.run_decompositions({})
+    # The new program has a state dict of its own, but shares the dict of constants.
+    functional._constants = dict(functional.constants)
+    values = ConstantValues(functional, state_written_by_methods(program).writer)
+    plan = _Planner(functional, values, configs, dtypes, max_growth).plan()
+    if not plan.folds and not plan.refused:
+        return program
+    for node, reason in plan.refused.items():
+        node.meta["custom"] = {**node.meta.get("custom", {}), REFUSED: reason}
+    _apply(functional, plan, values)
+    functional.graph.lint()
+    functional.graph_module.recompile()
+    functional.validate()
+    return functional
+
+
+def checked_growth(max_growth: float) -> float:
+    """`max_growth`, or a ValueError if it is not a number from 0 to infinity."""
+    if not isinstance(max_growth, (int, float)) or not max_growth >= 0:
+        raise ValueError(
+            f"max_fold_growth is a number from 0 to math.inf, got {max_growth!r}"
+        )
+    return max_growth
+
+
+def fold_for(partitioner, program: ExportedProgram) -> ExportedProgram:
+    """`fold_computed_weights` with the configs and options of an `XnnpackPartitioner`."""
+    if not partitioner.fold_computed_weights:
+        return program
+    configs = partitioner.target_partitioner_configs
+    dtypes = {torch.float32, torch.float16}
+    if any(config.enable_bf16 for config in configs.values()):
+        dtypes.add(torch.bfloat16)
+    # A linear that takes its weight as an input is delegated whatever its weight is.
+    taken = {
+        target
+        for target, config in configs.items()
+        if target not in _LINEAR_CONFIGS
+        or not config.force_non_static_weights_for_f32_linear
+    }
+    return fold_computed_weights(program, taken, dtypes, partitioner.max_fold_growth)

@@ -1,0 +1,72 @@
+"""Which state do the methods of one lowering call write?
+
+A partitioner sees one program at a time, but methods lowered together may share a buffer:
+what is constant in one method is not when another writes it.
+"""
+
+import functools
+from contextvars import ContextVar
+from typing import Callable, Dict, Mapping, Optional
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import OutputKind
+
+_STATE_WRITES = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
+
+
+class WrittenState:
+    """Parameters and buffers written by any of `programs`, found when first asked for.
+
+    State counts as the same if its name or its storage is the same: the memory planner shares
+    mutable buffers by name, export shares tensors by storage.
+    """
+
+    def __init__(self, programs: Mapping[str, ExportedProgram]):
+        self._programs = programs
+
+    @functools.cached_property
+    def _writers(self) -> Dict[object, str]:
+        writers: Dict[object, str] = {}
+        for method, program in self._programs.items():
+            # In-place writes are listed in the signature of a functionalised program only.
+            functional = program.run_decompositions({})
+            for name in written_names(functional):
+                writers[name] = method
+                tensor = functional.state_dict.get(name, functional.constants.get(name))
+                writers[tensor.untyped_storage()._cdata] = method
+        return writers
+
+    def writer(self, name: str, tensor: torch.Tensor) -> Optional[str]:
+        """The method that writes the state called `name`, if one does."""
+        by_name = self._writers.get(name)
+        return by_name or self._writers.get(tensor.untyped_storage()._cdata)
+
+
+def written_names(functional: ExportedProgram) -> set[str]:
+    """Names of the parameters and buffers that a functionalised program writes."""
+    specs = functional.graph_signature.output_specs
+    return {spec.target for spec in specs if spec.kind in _STATE_WRITES}
+
+
+_methods: ContextVar[Optional[WrittenState]] = ContextVar("methods", default=None)
+
+
+def sees_all_methods(generate: Callable) -> Callable:
+    """Decorates a function of (partitioners, programs by method, ...): code below it may ask
+    `state_written_by_methods` about all of these programs."""
+
+    @functools.wraps(generate)
+    def wrapper(partitioner, aten_programs, *args, **kwargs):
+        token = _methods.set(WrittenState(aten_programs))
+        try:
+            return generate(partitioner, aten_programs, *args, **kwargs)
+        finally:
+            _methods.reset(token)
+
+    return wrapper
+
+
+def state_written_by_methods(program: ExportedProgram) -> WrittenState:
+    """Of the lowering call in progress; of `program` alone outside of one."""
+    return _methods.get() or WrittenState({"forward": program})
