@@ -26,10 +26,14 @@ def interleaved(
     return seconds
 
 
-def milliseconds(seconds: Seconds) -> str:
-    """Median and spread, e.g. `144.1 (143.0 to 151.2)`."""
-    low, middle, high = (1e3 * f(seconds) for f in (min, statistics.median, max))
-    return f"{middle:,.1f} ({low:,.1f} to {high:,.1f})"
+def median(seconds: Seconds) -> str:
+    """In milliseconds."""
+    return f"{1e3 * statistics.median(seconds):,.1f}"
+
+
+def spread(seconds: Seconds) -> str:
+    """Fastest and slowest in milliseconds."""
+    return f"{1e3 * min(seconds):,.1f} to {1e3 * max(seconds):,.1f}"
 
 
 def ratio(numerator: Seconds, denominator: Seconds) -> float:

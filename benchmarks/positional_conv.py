@@ -9,7 +9,7 @@ outside, file size and difference to eager.
 import argparse
 
 import torch
-from benchmarks.measure import interleaved, milliseconds, ratio
+from benchmarks.measure import interleaved, median, ratio, spread
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.backends.xnnpack.test.lowered import lower
 from rich.console import Console
@@ -48,7 +48,8 @@ def main() -> None:
     for column in ("", "fold off", "fold on"):
         table.add_column(column, justify="right" if column else "left")
     for label, value in {
-        "latency in ms, median (spread)": lambda name: milliseconds(seconds[name]),
+        "latency in ms, median": lambda name: median(seconds[name]),
+        "fastest to slowest": lambda name: spread(seconds[name]),
         "delegates": lambda name: str(lowered[name].delegates()),
         "operators outside": lambda name: str(lowered[name].outside().total()),
         ".pte size in bytes": lambda name: f"{len(lowered[name].buffer):,}",

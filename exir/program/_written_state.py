@@ -5,6 +5,7 @@ what is constant in one method is not when another writes it.
 """
 
 import functools
+import inspect
 from contextvars import ContextVar
 from typing import Callable, Dict, Mapping, Optional
 
@@ -53,14 +54,16 @@ _methods: ContextVar[Optional[WrittenState]] = ContextVar("methods", default=Non
 
 
 def sees_all_methods(generate: Callable) -> Callable:
-    """Decorates a function of (partitioners, programs by method, ...): code below it may ask
-    `state_written_by_methods` about all of these programs."""
+    """Decorates a function with an argument `aten_programs`, the programs by method: code that it
+    calls may ask `state_written_by_methods` about all of them."""
+    signature = inspect.signature(generate)
 
     @functools.wraps(generate)
-    def wrapper(partitioner, aten_programs, *args, **kwargs):
-        token = _methods.set(WrittenState(aten_programs))
+    def wrapper(*args, **kwargs):
+        programs = signature.bind(*args, **kwargs).arguments["aten_programs"]
+        token = _methods.set(WrittenState(programs))
         try:
-            return generate(partitioner, aten_programs, *args, **kwargs)
+            return generate(*args, **kwargs)
         finally:
             _methods.reset(token)
 

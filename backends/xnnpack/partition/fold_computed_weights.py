@@ -10,8 +10,9 @@ A convolution or linear is folded if
  1. the partitioner has a config for it that takes its rank and dtype,
  2. every weight and bias of it is a constant, or computed from constants by deterministic
     operators, none of which is a quantization primitive,
- 3. the program's constants do not grow by more than `max_growth` times the constants that the
-    weight is computed from; up to `_FREE_GROWTH` bytes are always allowed.
+ 3. the program's constants do not grow by more than `max_growth` times the bytes of the
+    constants that the weight is computed from, where fewer than `_FREE_GROWTH` count as
+    that many; growth by `_FREE_GROWTH` is always allowed.
 
 Folding is exact: the operators are evaluated once, as they are.
 """
@@ -67,9 +68,7 @@ class _Gemm:
 
 
 _LINEAR_CONFIGS = ("linear.default", "addmm.default", "mm.default")
-_CONVOLUTION = _Gemm(
-    ("convolution.default",), ("weight", "bias"), max_weight_rank=4
-)
+_CONVOLUTION = _Gemm(("convolution.default",), ("weight", "bias"), max_weight_rank=4)
 _RECURRENT = _Gemm(_LINEAR_CONFIGS, ("params",))
 
 _GEMMS = {
@@ -220,12 +219,12 @@ class _Planner:
         dead = self._dead(chain, replaced.union(*plan.folds.values()), plan.dead)
         sources = {self._values.twin(n) for n in chain if self._values.is_stored(n)}
         freed = sum(nbytes(n) for n in sources if dead.issuperset(self._twins[n]))
-        source_bytes = sum(nbytes(n) for n in sources)
+        source_bytes = max(_FREE_GROWTH, sum(nbytes(n) for n in sources))
         growth = sum(nbytes(n) for n in folds) - freed
         # What several folds add to one source counts together.
         grown = growth + sum(self._grown[n] for n in sources)
         if grown > max(_FREE_GROWTH, self._max_growth * source_bytes):
-            enough = ceil(10 * grown / max(source_bytes, 1)) / 10
+            enough = ceil(10 * grown / source_bytes) / 10
             return (
                 f"folding the weight would add {growth / 1024:,.0f} KiB to the constants of the "
                 f"program, more than XnnpackPartitioner(max_fold_growth={self._max_growth:g}) "
@@ -270,10 +269,10 @@ def _may_fold(program: ExportedProgram) -> bool:
         if dynamic:
             from_input.add(node)
         gemm = _gemm(node)
-        if gemm is not None and any(
-            operand not in from_input
-            for _, operand in _computed(node, gemm.static + gemm.sides)
-        ):
+        if gemm is None or not dynamic:
+            continue
+        operands = _computed(node, gemm.static + gemm.sides)
+        if any(operand not in from_input for _, operand in operands):
             return True
     return False
 
@@ -342,7 +341,7 @@ def fold_computed_weights(
         configs: target names of the partitioner configs in use.
         dtypes: dtypes that these configs take.
         max_growth: how many times the bytes of the constants that a weight is computed from
-            its fold may add to the program.
+            its fold may add to the program; fewer than 64 KiB count as 64 KiB.
 
     Returns:
         `program` itself if nothing in it is computed from constants, otherwise a program of its

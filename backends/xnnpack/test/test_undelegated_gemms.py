@@ -150,5 +150,5 @@ def test_why_a_computed_weight_was_not_folded(caplog):
     assert message[1].endswith(
         ": Expected weight to be a static param; not folded, because folding the weight would "
         "add 1,008 KiB to the constants of the program, more than "
-        "XnnpackPartitioner(max_fold_growth=1) allows; 63 is enough"
+        "XnnpackPartitioner(max_fold_growth=1) allows; 15.8 is enough"
     )

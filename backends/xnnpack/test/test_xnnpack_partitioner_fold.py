@@ -300,12 +300,12 @@ def test_product_of_small_factors_is_not_folded_by_default():
     program = export(model, (x,))
     assert refusals(folded(program)) == [
         "folding the weight would add 1,008 KiB to the constants of the program, more than "
-        "XnnpackPartitioner(max_fold_growth=1) allows; 63 is enough"
+        "XnnpackPartitioner(max_fold_growth=1) allows; 15.8 is enough"
     ]
     small = lower(program, (x,))
     assert len(small.buffer) < 64 * 1024
     assert_matches_eager(small, model, x)
-    for enough in (63, math.inf):
+    for enough in (15.8, math.inf):
         large = lower(program, (x,), [XnnpackPartitioner(max_fold_growth=enough)])
         assert not large.outside() and len(large.buffer) > 1024 * 1024
         assert_matches_eager(large, model, x)
@@ -329,6 +329,24 @@ def test_growth_counts_over_all_folds_of_one_parameter():
     assert not folded(
         export(Shared(), (torch.randn(1, 256),)), max_fold_growth=8
     ).state_dict
+
+
+def test_weight_of_no_stored_constant_counts_as_growth():
+    class Identity(nn.Module):
+        def __init__(self, size):
+            super().__init__()
+            self.size = size
+
+        def forward(self, x):
+            return F.linear(x, torch.eye(self.size) * 2)
+
+    small = export(Identity(64), (torch.randn(1, 64),))
+    large = export(Identity(512), (torch.randn(1, 512),))
+    assert len(folded(small).constants) == 1
+    (reason,) = refusals(folded(large))
+    assert reason.endswith("; 16 is enough")
+    assert len(folded(large, max_fold_growth=16).constants) == 1
+    assert len(folded(large, max_fold_growth=math.inf).constants) == 1
 
 
 @pytest.mark.parametrize("growth", [-1.0, math.nan, "1"])
@@ -818,7 +836,8 @@ def test_dtypes():
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 def test_wav2vec2_base():
     transformers = pytest.importorskip("transformers")
-    config = transformers.Wav2Vec2Config(num_hidden_layers=2, attn_implementation="eager")
+    # The defaults of the configuration are those of wav2vec2-base.
+    config = transformers.Wav2Vec2Config(attn_implementation="eager")
     model = transformers.Wav2Vec2Model(config).eval()
 
     class Features(nn.Module):
