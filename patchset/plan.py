@@ -4,6 +4,7 @@ import fnmatch
 import os
 import shutil
 import subprocess
+import sysconfig
 import tempfile
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
@@ -83,11 +84,12 @@ def _flatc(file: str, schemas: dict[str, bytes], own: bytes | None, entries: lis
 
 
 def _find_flatc(own: bytes | None, directory: Path) -> str | None:
-    """The wheel's ``own`` flatc, which is for another machine when composing across, else the one on PATH."""
+    """The wheel's ``own`` flatc, which is for another machine when composing across, else an installed one."""
     if own:
         (directory / "flatc").write_bytes(own)
         (directory / "flatc").chmod(0o755)
-    for flatc in (str(directory / "flatc"), shutil.which("flatc")):
+    scripts = sysconfig.get_path("scripts")
+    for flatc in (str(directory / "flatc"), shutil.which("flatc"), shutil.which("flatc", path=scripts)):
         try:
             if flatc and not subprocess.run([flatc, "--version"], capture_output=True).returncode:
                 return flatc

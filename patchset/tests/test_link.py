@@ -1,21 +1,32 @@
 import os
+import shutil
+from pathlib import Path
 
 import pytest
 
 from patchset import PatchsetError, compose, link, upstream
 
-from .conftest import pip, site_of, snapshot
+from .conftest import make_environment, pip, site_of, snapshot
 
 FOLD = "executorch/backends/xnnpack/fold.py"
 HOOKED = "executorch/backends/xnnpack/partitioner.py"
 
 
+@pytest.fixture(scope="session")
+def installed() -> dict[str, Path]:
+    """Environments to copy, by what is installed in them."""
+    return {}
+
+
 @pytest.fixture(params=["stock", "composed"])
-def site(request, project, environment, tmp_path):
-    """site-packages with the small upstream wheel, or with the composed one."""
-    wheel = project.wheel if request.param == "stock" else compose.compose(tmp_path / "dist", root=project.root)
-    pip(environment, "install", "--no-deps", wheel)
-    return site_of(environment)
+def site(request, project, installed, tmp_path, tmp_path_factory):
+    """site-packages of tmp_path/environment, with the small upstream wheel or with the composed one."""
+    if request.param not in installed:
+        wheel = project.wheel if request.param == "stock" else compose.compose(tmp_path / "dist", root=project.root)
+        made = make_environment(tmp_path_factory.mktemp(request.param))
+        pip(made, "install", "--no-deps", wheel)
+        installed[request.param] = made
+    return site_of(shutil.copytree(installed[request.param], tmp_path / "environment", symlinks=True))
 
 
 def relink(project, site) -> int:
@@ -95,19 +106,20 @@ def test_nothing_is_written_through_a_link(project, site, tmp_path, make):
     assert "import fold\n" in (site / HOOKED).read_text() and not (site / HOOKED).is_symlink()
 
 
-def test_uninstall_leaves_nothing_and_keeps_the_checkout(project, site, environment):
+def test_uninstall_leaves_nothing_and_keeps_the_checkout(project, site, tmp_path):
     relink(project, site)
     sources = snapshot(project.root)
-    pip(environment, "uninstall", "-y", "executorch")
+    pip(tmp_path / "environment", "uninstall", "-y", "executorch")
     assert not [p for p in site.rglob("*") if "executorch" in p.as_posix()]
     assert snapshot(project.root) == sources
 
 
-def test_reinstall_restores_the_release_and_keeps_the_checkout(project, site, environment):
+def test_reinstall_restores_the_release_and_keeps_the_checkout(project, site, tmp_path):
     relink(project, site)
     sources = snapshot(project.root)
     wheels = project.wheel.parent
-    pip(environment, "install", "--force-reinstall", "--no-deps", "--no-index", "-f", wheels, "executorch==1.5.1")
+    options = ("--force-reinstall", "--no-deps", "--no-index", "-f", wheels)
+    pip(tmp_path / "environment", "install", *options, "executorch==1.5.1")
     assert snapshot(project.root) == sources
     installed = {n: d for n, d in snapshot(site / "executorch").items() if "__pycache__" not in n}
     assert installed == {file: project.pristine().read(file) for file in project.pristine().files}
