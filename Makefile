@@ -13,7 +13,11 @@ UPSTREAM := executorch.backends.xnnpack.test.ops.test_conv1d \
   executorch.backends.xnnpack.test.test_xnnpack_partitioner \
   executorch.exir.tests.test_passes \
   executorch.exir.tests.test_partitioner_pre_decomposition \
-  executorch.exir.program.test
+  executorch.exir.program.test.test_fake_program \
+  executorch.exir.program.test.test_program
+
+# Two workers share the cores.
+test: export OMP_NUM_THREADS = 1
 
 .PHONY: demo test test-ours test-upstream link clean
 .DELETE_ON_ERROR:
@@ -26,9 +30,10 @@ test: test-ours test-upstream
 test-ours: link
 	$(PY) -m pytest -n $(WORKERS)
 
-# The suites of the installed package, unchanged. Byte code and cache would be left in the package.
+# The suites of the installed package, unchanged. Byte code and cache would be left in the package. Some compare
+# unseeded random numbers within a tolerance, so a failure is repeated before it counts.
 test-upstream: link
-	PYTHONDONTWRITEBYTECODE=1 $(PY) -m pytest -n $(WORKERS) -p no:cacheprovider -c /dev/null \
+	PYTHONDONTWRITEBYTECODE=1 $(PY) -m pytest -n $(WORKERS) --reruns 2 -p no:cacheprovider -c /dev/null \
 	  --rootdir=$$(echo .venv/lib/python3*/site-packages/executorch) $$(grep -v '^#' upstream-known-failures.txt) --pyargs $(UPSTREAM)
 
 # New files and hooks of the checkout are brought into .venv every time; it takes a second.
@@ -46,7 +51,7 @@ link: .venv/installed
 	@test -x $(PY) || $(PYTHON) -m venv .venv
 	@echo "Installing the patched ExecuTorch and the test requirements into .venv (minutes; $(LOG) has the progress)"
 	@$(PY) -m pip install . -r requirements-dev.txt >$(LOG) 2>&1 || \
-	  $(call FAIL,$$(grep -m1 -oE 'patchset: .*' $(LOG) || grep -E 'ERROR: ' $(LOG) | tail -1) (whole log: $(LOG)))
+	  $(call FAIL,$$(grep -m1 -o 'patchset: .*' $(LOG) || sed -n 's/.*ERROR: /pip: /p' $(LOG) | tail -1) (whole log: $(LOG); is the index of pip within reach?))
 	@touch $@
 
 clean:

@@ -11,10 +11,10 @@ _BEGIN, _END = "<!-- patchset table -->", "<!-- /patchset table -->"
 
 def table(loaded: list[hooks.Hook]) -> str:
     """The patch set as a Markdown table, one row per hook file."""
-    rows = [("Hook", "What it does", "Why", "Upstream", "Remove when")]
-    rows.append(("---",) * 5)
+    rows = [("Hook", "Kind", "What it does", "Why", "Upstream", "Remove when")]
+    rows.append(("---",) * 6)
     for hook in loaded:
-        texts = (hook.title, hook.why, hook.upstream, hook.remove_when)
+        texts = (hook.kind, hook.title, hook.why, hook.upstream, hook.remove_when)
         rows.append((f"`hooks/{hook.name}`", *(" ".join(text.split()).replace("|", "\\|") for text in texts)))
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 

@@ -12,7 +12,9 @@ from . import PatchsetError, hooks, plan, upstream
 from .native import OWNED
 
 
-def link(loaded: list[hooks.Hook], pristine: upstream.Pristine, site: Path | None = None, root: Path = plan.ROOT) -> int:
+def link(
+    loaded: list[hooks.Hook], pristine: upstream.Pristine, site: Path | None = None, root: Path = plan.ROOT
+) -> int:
     """Bring the ExecuTorch of ``site`` (default: the running interpreter's) up to date; returns the number of changes.
 
     New files become symlinks into ``root``. Hooked files are written from ``pristine``, those whose hook has gone as

@@ -38,13 +38,16 @@ def fetch(platform: str | None = None, python_version: str | None = None) -> Pat
     """
     given = os.environ.get("EXECUTORCH_WHEEL")
     if given:
+        if platform and not given.endswith(f"{platform}.whl"):
+            raise PatchsetError(f"EXECUTORCH_WHEEL is not a wheel for {platform}: {given}")
         return _checked(Path(given))
     python = python_version or "{}.{}".format(*sys.version_info)
-    target = CACHE / f"py{python}-{platform or sysconfig.get_platform()}"
+    target = CACHE / f"{read_lock()[1]}-py{python}-{platform or sysconfig.get_platform()}"
     cached = sorted(target.glob("*.whl"))
     if len(cached) == 1:
         return _checked(cached[0])
-    options = [*(["--platform", platform] if platform else []), *(["--python-version", python] if python_version else [])]
+    options = ["--platform", platform] if platform else []
+    options += ["--python-version", python_version] if python_version else []
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", *options]
     run = subprocess.run(
         [*command, "--require-hashes", "-r", str(LOCK), "-d", str(target)], capture_output=True, text=True

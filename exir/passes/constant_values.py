@@ -138,6 +138,8 @@ class ConstantValues:
             return f"it depends on '{name}', which the program writes"
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
             return f"it depends on '{name}', which is a {type(tensor).__name__}"
+        if tensor.layout is not torch.strided:
+            return f"it depends on '{name}', whose layout is {tensor.layout}"
         if (method := writer(name, tensor)) is not None:
             return f"it depends on '{name}', which the method '{method}' writes"
         self._tensors[node] = tensor

@@ -35,7 +35,8 @@ class WrittenState:
             for name in written_names(functional):
                 writers[name] = method
                 tensor = functional.state_dict.get(name, functional.constants.get(name))
-                writers[tensor.untyped_storage()._cdata] = method
+                if tensor.layout is torch.strided:
+                    writers[tensor.untyped_storage()._cdata] = method
         return writers
 
     def writer(self, name: str, tensor: torch.Tensor) -> Optional[str]:

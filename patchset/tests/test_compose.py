@@ -26,7 +26,9 @@ def test_files_of_the_composed_wheel(project):
     expected = {n.replace("executorch-1.5.1.dist-info", INFO): t.encode() for n, t in FILES.items()}
     expected["executorch/backends/xnnpack/fold.py"] = b"VALUE = 1\n"
     expected["executorch/backends/xnnpack/test/test_fold.py"] = b"import fold\n"
-    expected["executorch/backends/xnnpack/partitioner.py"] = b"import a\n\n\nimport fold\nclass Partitioner:\n    x = 1\n    y = 2\n"
+    expected["executorch/backends/xnnpack/partitioner.py"] = (
+        b"import a\n\n\nimport fold\nclass Partitioner:\n    x = 1\n    y = 2\n"
+    )
     assert files.keys() == expected.keys() | {f"{INFO}/WHEEL", f"{INFO}/RECORD"}
     for name in expected.keys() - {f"{INFO}/METADATA"}:
         assert files[name] == expected[name], name

@@ -65,7 +65,11 @@ def state(checkout) -> tuple[str, str, dict]:
 
 def test_one_commit_per_concern_in_order(project, checkout):
     first, second = run(project, checkout)
-    assert git(checkout, "log", "--format=%s", "--reverse").splitlines() == ["Upstream", "Fold weights", "Trace lowering"]
+    assert git(checkout, "log", "--format=%s", "--reverse").splitlines() == [
+        "Upstream",
+        "Fold weights",
+        "Trace lowering",
+    ]
     assert git(checkout, "rev-parse", "main").strip() == second
     assert git(checkout, "show", "--name-only", "--format=", first).split() == [
         "backends/xnnpack/fold.py",

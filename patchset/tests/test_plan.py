@@ -1,6 +1,6 @@
 import pytest
 
-from patchset import PatchsetError, check, plan
+from patchset import check, plan
 
 INSERT = """
 [[insert]]
@@ -39,8 +39,7 @@ def test_a_right_set_has_no_problems(project):
         ),
         (
             dict(file="exir/program.py", anchor="^def lower", text="    import ("),
-            "fold.toml: exir/program.py: after '^def lower': "
-            "exir/program.py does not compile after insertion: ",
+            "fold.toml: exir/program.py: after '^def lower': exir/program.py does not compile after insertion: ",
         ),
         (
             dict(file="backends/xnnpack/schema.fbs", anchor="^table Graph", text="  y:Missing;"),
@@ -108,9 +107,7 @@ def test_a_stale_table_is_refused(project):
     path.write_text(path.read_text().replace("Fold weights", "Fold"))
     assert problems(project) == ["README.md: its table is stale; python -m patchset table prints the right one"]
     (project.root / "README.md").write_text("none\n")
-    assert problems(project) == [
-        "README.md: needs the lines <!-- patchset table --> and <!-- /patchset table --> once"
-    ]
+    assert problems(project) == ["README.md: needs the lines <!-- patchset table --> and <!-- /patchset table --> once"]
 
 
 def test_hooks_of_sources_are_tried_on_a_checkout(project, tmp_path):

@@ -41,9 +41,6 @@ class DepthToSpace2d(NodeVisitor):
 
     target = "et_xnnpack.depth_to_space_2d.default"
 
-    def __init__(self, *args) -> None:
-        super().__init__(*args)
-
     def define_node(
         self,
         node: torch.fx.Node,

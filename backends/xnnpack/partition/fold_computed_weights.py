@@ -11,15 +11,16 @@ A convolution or linear is folded if
  2. every weight and bias of it is a constant, or computed from constants by deterministic
     operators, none of which is a quantization primitive,
  3. the program's constants do not grow by more than `max_growth` times the bytes of the
-    constants that the weight is computed from, where fewer than `_FREE_GROWTH` count as
-    that many; growth by `_FREE_GROWTH` is always allowed.
+    constants that the weight is computed from, all folds that read those taken together.
+    Beyond that, all folds of a program together may add `_FREE_GROWTH`.
 
 Folding is exact: the operators are evaluated once, as they are.
 """
 
+import hashlib
+import math
 from collections import defaultdict
 from dataclasses import dataclass, field
-from math import ceil
 from typing import Container, Dict, Iterable, List, Optional, Set, Tuple
 
 import torch
@@ -45,7 +46,7 @@ from torch.utils import _pytree as pytree
 
 aten = torch.ops.aten
 
-# A fold that adds no more than this is not worth a question.
+# Growth that is not worth a question; also what a weight of no stored constant is measured by.
 _FREE_GROWTH = 64 * 1024
 
 # `node.meta["custom"]` survives decomposition, so the reason is still there when the convolution
@@ -57,6 +58,8 @@ REFUSED = "xnnpack_fold_refused"
 class _Gemm:
     """Operands by schema name: `static` ones have to be constants, `sides` may be.
 
+    A constant side is folded where that makes nothing larger, since it unlocks no delegation;
+    only the right side of a matmul with a matrix becomes the weight of an mm.
     `configs` are the target names of the partitioner configs that take the operator or what it
     decomposes to.
     """
@@ -100,9 +103,11 @@ _TRAINING = {
 @dataclass
 class FoldPlan:
     """`folds` maps each constant to fold to the nodes that compute it; `dead` is what nothing
-    needs afterwards; `refused` has the reason for each GEMM with a computed weight that stays."""
+    needs afterwards; `refused` has the reason for each GEMM with a computed weight that stays;
+    `values` has the folded tensors."""
 
     folds: Dict[Node, List[Node]] = field(default_factory=dict)
+    values: Dict[Node, torch.Tensor] = field(default_factory=dict)
     dead: Set[Node] = field(default_factory=set)
     refused: Dict[Node, str] = field(default_factory=dict)
 
@@ -142,26 +147,36 @@ def _computed(node: Node, names: Iterable[str]) -> List[Tuple[str, Node]]:
 def _readers(node: Node) -> List[Node]:
     """The users that read the folded constant in place of the computed `node`.
 
-    A program does not return its constants, so outputs do not. A fill is cheaper as an operator,
-    so of a fill only weights and biases are stored.
+    A program does not return its constants, and a constant that a delegate owns cannot be an
+    operand of control flow. A fill is cheaper as an operator, so of a fill only weights and
+    biases are stored.
     """
     return [
         user
         for user in node.users
         if user.op == "call_function"
+        and not isinstance(user.target, torch._ops.HigherOrderOperator)
         and (not is_fill(node) or _gemm(user) or is_quantization_primitive(user))
     ]
 
 
 class _Planner:
-    def __init__(self, program, values, configs, dtypes, max_growth):
-        self._program: ExportedProgram = program
-        self._values: ConstantValues = values
-        self._configs: Container[str] = configs
-        self._dtypes: Container[torch.dtype] = dtypes
-        self._max_growth: float = max_growth
+    def __init__(
+        self,
+        program: ExportedProgram,
+        values: ConstantValues,
+        configs: Container[str],
+        dtypes: Container[torch.dtype],
+        max_growth: float,
+    ):
+        self._program = program
+        self._values = values
+        self._configs = configs
+        self._dtypes = dtypes
+        self._max_growth = max_growth
         self._twins: Dict[Node, List[Node]] = defaultdict(list)
-        self._grown: Dict[Node, float] = defaultdict(float)
+        self._grown: Dict[Optional[Node], float] = defaultdict(float)
+        self._free: float = _FREE_GROWTH
         for node in program.graph.nodes:
             if node.op != "output" and values.why_not(node) is None:
                 self._twins[values.twin(node)].append(node)
@@ -174,19 +189,21 @@ class _Planner:
             if gemm is None or self._values.why_not(node) is None:
                 continue
             static = _computed(node, gemm.static)
-            wanted = [operand for _, operand in static]
-            wanted += [
-                side
-                for _, side in _computed(node, gemm.sides)
+            sides = [
+                (name, side)
+                for name, side in _computed(node, gemm.sides)
                 if self._values.why_not(side) is None
             ]
-            if not wanted:
-                continue
-            reason = self._why_not_taken(node, gemm) or self._why_not_constant(static)
-            if reason is None:
-                reason = self._add(plan, {self._values.twin(want) for want in wanted})
-            if reason is not None:
-                plan.refused[node] = reason
+            weights = [operand for _, operand in static]
+            weights += [side for name, side in sides if _is_mm_weight(name, side)]
+            if weights:
+                reason = self._why_not_taken(node, gemm)
+                reason = reason or self._why_not_constant(static)
+                reason = reason or self._add(plan, weights, self._max_growth)
+                if reason is not None:
+                    plan.refused[node] = reason
+            elif sides and self._why_not_taken(node, gemm) is None:
+                self._add(plan, [side for _, side in sides], None)
         return plan
 
     def _why_not_taken(self, node: Node, gemm: _Gemm) -> Optional[str]:
@@ -196,6 +213,13 @@ class _Planner:
             weight = _argument(node, "weight").meta["val"]
             if weight.dim() > gemm.max_weight_rank:
                 return f"XNNPACK has no convolution in {weight.dim() - 2} dimensions"
+        if node.target is aten.addmm.default:
+            # What the linear that XNNPACK makes of it cannot say.
+            rows, columns = _argument(node, "self").meta["val"].shape, node.meta["val"].shape[1:]
+            if rows[-1:] != columns or any(size != 1 for size in rows[:-1]):
+                return "its bias is not one value per output channel"
+            if any(_argument(node, name) not in (None, 1) for name in ("alpha", "beta")):
+                return "it scales its operands"
         value = node.meta["val"]
         dtype = (value[0] if isinstance(value, (tuple, list)) else value).dtype
         if dtype not in self._dtypes:
@@ -209,9 +233,14 @@ class _Planner:
                 return f"the {_role(name)} is not constant: {reason}"
         return None
 
-    def _add(self, plan: FoldPlan, folds: Set[Node]) -> Optional[str]:
-        """Adds `folds` to the plan, or returns why they would make the program too large."""
-        folds -= plan.folds.keys()
+    def _add(
+        self, plan: FoldPlan, operands: List[Node], max_growth: Optional[float]
+    ) -> Optional[str]:
+        """Adds the values of `operands` to the plan, or returns why they cannot be folded.
+
+        Without `max_growth`, the constants of the program must not grow at all.
+        """
+        folds = {self._values.twin(operand) for operand in operands} - plan.folds.keys()
         if not folds:
             return None
         replaced = {twin for fold in folds for twin in self._twins[fold]}
@@ -219,19 +248,30 @@ class _Planner:
         dead = self._dead(chain, replaced.union(*plan.folds.values()), plan.dead)
         sources = {self._values.twin(n) for n in chain if self._values.is_stored(n)}
         freed = sum(nbytes(n) for n in sources if dead.issuperset(self._twins[n]))
-        source_bytes = max(_FREE_GROWTH, sum(nbytes(n) for n in sources))
+        sizes = {n: nbytes(n) for n in sources if nbytes(n)} or {None: _FREE_GROWTH}
         growth = sum(nbytes(n) for n in folds) - freed
+        if max_growth is None and growth > 0:
+            return "it would make the program larger"
         # What several folds add to one source counts together.
-        grown = growth + sum(self._grown[n] for n in sources)
-        if grown > max(_FREE_GROWTH, self._max_growth * source_bytes):
-            enough = ceil(10 * grown / source_bytes) / 10
+        grown = growth + sum(self._grown[n] for n in sizes)
+        limit = math.inf if max_growth is None else max_growth * sum(sizes.values())
+        over = max(0.0, grown - limit)
+        if over > self._free:
+            enough = math.ceil(10 * grown / sum(sizes.values())) / 10
             return (
                 f"folding the weight would add {growth / 1024:,.0f} KiB to the constants of the "
-                f"program, more than XnnpackPartitioner(max_fold_growth={self._max_growth:g}) "
+                f"program, more than XnnpackPartitioner(max_fold_growth={max_growth:g}) "
                 f"allows; {enough:g} is enough"
             )
-        for source in sources:
-            self._grown[source] += growth * nbytes(source) / source_bytes
+        try:
+            values = {fold: self._values.evaluate(fold) for fold in folds}
+        except Exception as error:  # e.g. a custom operator without a kernel for this machine
+            return f"computing the weight failed: {str(error).splitlines()[0]}"
+        self._free -= over
+        for source, size in sizes.items():
+            share = size / sum(sizes.values())
+            self._grown[source] += max(0.0, growth - over) * share
+        plan.values.update(values)
         plan.folds.update((fold, self._twins[fold]) for fold in folds)
         plan.dead |= dead
         return None
@@ -248,6 +288,10 @@ class _Planner:
             if not users:
                 dead.add(node)
         return dead
+
+
+def _is_mm_weight(name: str, side: Node) -> bool:
+    return name == "other" and side.meta["val"].dim() == 2
 
 
 def _role(name: str) -> str:
@@ -277,20 +321,27 @@ def _may_fold(program: ExportedProgram) -> bool:
     return False
 
 
-def _unused_name(program: ExportedProgram, source: Optional[Node]) -> str:
-    """For a new constant, after the largest constant it is computed from."""
-    taken = program.state_dict.keys() | program.constants.keys()
-    taken |= {node.name.removeprefix("c_") for node in program.graph.nodes}
-    base = f"{source.name if source else 'fill'}_folded"
-    names = [base] + [f"{base}_{i}" for i in range(len(taken))]
-    return next(name for name in names if name not in taken)
+def _name(source: Optional[Node], tensor: torch.Tensor) -> str:
+    """After the largest constant it is computed from, and what is in it.
+
+    Constants of several methods meet in one file by name, where equal names mean equal values.
+    """
+    content = tensor.reshape(-1).view(torch.uint8).numpy()
+    digest = hashlib.sha256(content).hexdigest()[:16]
+    shape = "x".join(str(size) for size in tensor.shape)
+    return f"{source.name if source else 'fill'}_folded_{shape}_{digest}"
 
 
 def _lift(program: ExportedProgram, name: str, tensor: torch.Tensor) -> Node:
-    """Adds a lifted constant; its placeholder is named as export names it, since retracing keeps
-    metadata by name."""
+    """The placeholder of a lifted constant, added unless it is there.
+
+    It is named as export names it, since retracing keeps metadata by name.
+    """
     graph, signature = program.graph, program.graph_signature
     inputs = set(signature.user_inputs)
+    placeholders = {node.name: node for node in graph.find_nodes(op="placeholder")}
+    if name in program.constants:
+        return placeholders[f"c_{name}"]
     first = next(n for n in graph.nodes if n.op != "placeholder" or n.name in inputs)
     index = next(i for i, node in enumerate(graph.nodes) if node is first)
     fake = get_fake_mode(program).from_tensor(tensor, static_shapes=True)
@@ -305,13 +356,12 @@ def _lift(program: ExportedProgram, name: str, tensor: torch.Tensor) -> Node:
 
 
 def _apply(program: ExportedProgram, plan: FoldPlan, values: ConstantValues) -> None:
-    # Evaluate everything before the graph changes.
-    constants = {fold: values.evaluate(fold) for fold in plan.folds}
     for fold, nodes in plan.folds.items():
         sources = [node for node in values.chain([fold]) if values.is_stored(node)]
         sources.sort(key=nbytes)
-        name = _unused_name(program, sources[-1] if sources else None)
-        placeholder = _lift(program, name, constants[fold])
+        tensor = plan.values[fold]
+        name = _name(sources[-1] if sources else None, tensor)
+        placeholder = _lift(program, name, tensor)
         # Where sources disagree, the largest decides, e.g. on the external file it is stored in.
         placeholder.meta["custom"] = {
             key: value
@@ -341,7 +391,7 @@ def fold_computed_weights(
         configs: target names of the partitioner configs in use.
         dtypes: dtypes that these configs take.
         max_growth: how many times the bytes of the constants that a weight is computed from
-            its fold may add to the program; fewer than 64 KiB count as 64 KiB.
+            its fold may add to the program; 64 KiB more are free, for all folds together.
 
     Returns:
         `program` itself if nothing in it is computed from constants, otherwise a program of its

@@ -20,6 +20,10 @@ from executorch.backends.xnnpack.serialization.xnnpack_graph_schema import (
 from executorch.backends.xnnpack.test.lowered import lower
 from executorch.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
 from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
+from executorch.extension.pybindings.portable_lib import (
+    _load_for_executorch_from_buffer,
+)
+from executorch.runtime import Runtime
 from torch import nn
 from torch.export import export
 from torch.nn import functional as F
@@ -138,7 +142,7 @@ def test_weight_norm_in_strict_export(dim):
     assert_folds(weight_norm(nn.Conv1d(6, 6, 3), dim=dim), torch.randn(1, 6, 9), strict=True)
 
 
-def test_weight_normed_conv3d_is_left_alone_with_a_reason(caplog):
+def test_weight_normed_conv3d_is_left_alone_with_a_reason():
     model = weight_norm(nn.Conv3d(2, 2, 1)).eval()
     program = export(model, (torch.randn(1, 2, 3, 3, 3),))
     assert refusals(folded(program)) == ["XNNPACK has no convolution in 3 dimensions"]
@@ -184,7 +188,7 @@ def without_gradient(self):
 
 COMPUTED = {
     "multi_output_op": lambda self: torch.split(self.W * 2, 8)[0],
-    "svd": lambda self: torch.linalg.qr(self.W)[0] @ torch.linalg.qr(self.W)[1],
+    "qr": lambda self: torch.linalg.qr(self.W)[0] @ torch.linalg.qr(self.W)[1],
     "buffer": lambda self: self.W * self.scale,
     "lifted_constant": lambda self: self.W * torch.tensor([[2.0]]),
     "transposed_product": lambda self: (self.W @ self.W).t(),
@@ -228,11 +232,14 @@ class MatrixProducts(nn.Module):
         self.W = nn.Parameter(torch.randn(4, 4))
         self.b = nn.Parameter(torch.randn(4))
         self.E = nn.Parameter(torch.randn(2, 4, 4))
+        self.G = nn.Parameter(torch.randn(2, 4, 4))
+        self.kept = nn.Parameter(torch.randn(2, 4, 4))
 
     def forward(self, x):
         y = torch.addmm(self.b + 1, x[0], self.W * 2)
         y = torch.mm(y, self.W * 3) @ (self.W * 4)
-        return torch.bmm(x + y, self.E * 5) + torch.matmul(self.E.abs(), x)
+        y = torch.bmm(x + y, self.E * 5) + torch.matmul(self.G.abs(), x)
+        return torch.bmm(y, self.kept.neg()) + self.kept
 
 
 def test_matrix_products_with_a_constant_side():
@@ -242,11 +249,75 @@ def test_matrix_products_with_a_constant_side():
     ours = folded(program)
     assert torch.ops.aten.mul.Tensor not in targets(ours)
     assert torch.ops.aten.abs.default not in targets(ours)
-    assert len(ours.constants) == 6
+    # A side that is no weight is not folded if that makes the file larger.
+    assert torch.ops.aten.neg.default in targets(ours)
+    assert len(ours.constants) == 6 and set(ours.state_dict) == {"kept"}
     lowered = lower(program, (x,))
     assert lowered.census()["XNNFullyConnected"] == 3
     assert not any("mm" in name or "mul" in name for name in lowered.outside())
     assert_matches_eager(lowered, model, x)
+
+
+@pytest.mark.parametrize("rows", [(8,), (1, 8), (2, 8), (2, 1), (1,)])
+def test_addmm_with_any_bias(rows):
+    class Addmm(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.W = nn.Parameter(torch.randn(4, 8))
+            self.b = nn.Parameter(torch.randn(rows))
+
+        def forward(self, x):
+            return torch.addmm(self.b * 2, x, self.W * 2)
+
+    model, x = Addmm(), torch.randn(2, 4)
+    lowered = lower(model, (x,))
+    assert lowered.census()["XNNFullyConnected"] == (rows[-1] == 8 and rows[0] != 2)
+    assert_matches_eager(lowered, model, x)
+
+
+def test_scaled_addmm():
+    class Addmm(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.W = nn.Parameter(torch.randn(4, 8))
+            self.b = nn.Parameter(torch.randn(8))
+
+        def forward(self, x):
+            return torch.addmm(self.b * 2, x, self.W * 2, beta=0.5, alpha=3)
+
+    program = export(Addmm(), (torch.randn(2, 4),))
+    assert refusals(folded(program)) == ["it scales its operands"]
+
+
+@torch.library.custom_op("fold_test::no_kernel", mutates_args=(), device_types="cuda")
+def no_kernel(weight: torch.Tensor) -> torch.Tensor:
+    return weight.clone()
+
+
+@no_kernel.register_fake
+def _(weight):
+    return torch.empty_like(weight)
+
+
+def test_operator_without_a_kernel_is_not_folded():
+    program = export(
+        Computed(lambda self: torch.ops.fold_test.no_kernel(self.W)), (torch.randn(1, 8),)
+    )
+    (reason,) = refusals(folded(program))
+    assert reason.startswith("computing the weight failed: ") and "no_kernel" in reason
+
+
+def test_sparse_state_is_no_constant():
+    class Sparse(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("S", torch.eye(4).to_sparse(), persistent=False)
+            self.W = nn.Parameter(torch.randn(4, 4))
+
+        def forward(self, x):
+            return F.linear(x, self.W * 2)
+
+    assert len(folded(export(Sparse(), (torch.randn(1, 4),))).state_dict) == 0
 
 
 def test_recurrent_layers():
@@ -300,12 +371,12 @@ def test_product_of_small_factors_is_not_folded_by_default():
     program = export(model, (x,))
     assert refusals(folded(program)) == [
         "folding the weight would add 1,008 KiB to the constants of the program, more than "
-        "XnnpackPartitioner(max_fold_growth=1) allows; 15.8 is enough"
+        "XnnpackPartitioner(max_fold_growth=1) allows; 63 is enough"
     ]
     small = lower(program, (x,))
     assert len(small.buffer) < 64 * 1024
     assert_matches_eager(small, model, x)
-    for enough in (15.8, math.inf):
+    for enough in (63, math.inf):
         large = lower(program, (x,), [XnnpackPartitioner(max_fold_growth=enough)])
         assert not large.outside() and len(large.buffer) > 1024 * 1024
         assert_matches_eager(large, model, x)
@@ -347,6 +418,29 @@ def test_weight_of_no_stored_constant_counts_as_growth():
     assert reason.endswith("; 16 is enough")
     assert len(folded(large, max_fold_growth=16).constants) == 1
     assert len(folded(large, max_fold_growth=math.inf).constants) == 1
+
+
+MANY = {
+    "one_scalar": lambda self, i: self.p.expand(90, 90) * (i + 1),
+    "no_source": lambda self, i: torch.eye(90) * (i + 1),
+}
+
+
+@pytest.mark.parametrize("compute", MANY)
+def test_many_small_folds_do_not_grow_the_program(compute):
+    class Many(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.p = nn.Parameter(torch.randn(1))
+
+        def forward(self, x):
+            for i in range(20):
+                x = F.linear(x, MANY[compute](self, i))
+            return x
+
+    ours = folded(export(Many(), (torch.randn(1, 90),)))
+    stored = sum(tensor.nbytes for tensor in ours.constants.values())
+    assert stored <= 2 * 64 * 1024 and len(refusals(ours)) >= 15
 
 
 @pytest.mark.parametrize("growth", [-1.0, math.nan, "1"])
@@ -460,10 +554,15 @@ def test_buffer_written_by_another_method_is_never_folded(name, caplog):
     owner, x = TwoMethods(), torch.randn(1, 8)
     programs = {"read": export(Reader(owner, name), (x,)), "write": export(Writer(owner), (x,))}
     with caplog.at_level(logging.WARNING):
-        manager = to_edge_transform_and_lower(programs, partitioner=[XnnpackPartitioner()])
+        manager = to_edge_transform_and_lower(
+            programs, partitioner=[XnnpackPartitioner()]
+        )
     assert f"it depends on '{name}', which the method 'write' writes" in caplog.text
-    names = [n.target.__name__ for n in manager.exported_program("read").graph.nodes if n.op == "call_function"]
-    assert "aten.mm.default" in names
+    read = manager.exported_program("read").graph.nodes
+    assert any(n.op == "call_function" and "mm" in n.target.__name__ for n in read)
+    file = Runtime.get().load_program(manager.to_executorch().buffer)
+    expected = programs["read"].module()(x)
+    torch.testing.assert_close(file.load_method("read").execute([x])[0], expected)
     # On its own, or beside a method that writes other state, the same program folds.
     assert not lower(programs["read"], (x,)).outside()
     other = export(Writer(TwoMethods()), (x,))
@@ -634,19 +733,22 @@ def test_weights_that_are_not_folded_are_not_copied():
 class UsedElsewhere(nn.Module):
     """The parameter and the computed weight both have other uses."""
 
-    def __init__(self):
+    def __init__(self, branch_on_computed):
         super().__init__()
         self.W = nn.Parameter(torch.randn(4, 4))
+        self.branch_on_computed = branch_on_computed
 
     def forward(self, x):
         weight = self.W * 2
         y = F.linear(x, weight)
-        branch = torch.cond(x.sum() > 0, lambda w: w + 1, lambda w: w - 1, (self.W,))
+        operand = weight if self.branch_on_computed else self.W
+        branch = torch.cond(x.sum() > 0, lambda w: w + 1, lambda w: w - 1, (operand,))
         return y, weight, y + weight, branch
 
 
-def test_parameter_with_other_uses_is_kept():
-    model = UsedElsewhere()
+@pytest.mark.parametrize("branch_on_computed", [False, True])
+def test_parameter_with_other_uses_is_kept(branch_on_computed):
+    model = UsedElsewhere(branch_on_computed)
     program = export(model, (torch.randn(4, 4),))
     ours = folded(program)
     assert set(ours.state_dict) == {"W"} and len(ours.constants) == 1
@@ -681,18 +783,41 @@ def test_fold_is_idempotent_and_its_names_do_not_clash():
         def __init__(self):
             super().__init__()
             self.register_buffer("_prop_tensor_constant0", torch.randn(4))
-            self.register_buffer("p_w_folded", torch.randn(4), persistent=False)
             self.W = nn.Parameter(torch.randn(4, 4))
 
         def forward(self, x):
-            return F.linear(x, self.W * 2, self._prop_tensor_constant0) + self.p_w_folded
+            return F.linear(x, self.W * 2, self._prop_tensor_constant0)
 
     program, _ = assert_folds(Named(), torch.randn(2, 4))
     once = folded(program)
     assert folded(once) is once
     used = {spec.target for spec in once.graph_signature.input_specs if spec.target}
     assert used == once.state_dict.keys() | once.constants.keys()
-    assert {"_prop_tensor_constant0", "p_w_folded"} < used and len(used) == 3
+    assert "_prop_tensor_constant0" in used and len(used) == 2
+
+
+def test_constants_of_two_methods_do_not_meet_in_an_external_file():
+    class Scaled(nn.Module):
+        def __init__(self, owner, scale):
+            super().__init__()
+            self.W, self.scale = owner.W, scale
+
+        def forward(self, x):
+            # The second use keeps the constant outside of the delegate.
+            weight = self.W * self.scale
+            return F.linear(x, weight) + torch.cumsum(weight, 0)
+
+    owner, x = Computed(None), torch.randn(8, 8)
+    models = {"a": Scaled(owner, 2), "b": Scaled(owner, 3)}
+    manager = to_edge_transform_and_lower(
+        {name: export(model, (x,)) for name, model in models.items()},
+        partitioner=[XnnpackPartitioner()],
+    )
+    config = ExecutorchBackendConfig(external_constants=True)
+    data = manager.to_executorch(config)._tensor_data
+    (blob,) = data.values()
+    for model in models.values():
+        assert bytes((model.W * model.scale).detach().numpy().tobytes()) in bytes(blob)
 
 
 @pytest.mark.parametrize("tagged", ["all", "largest"])
@@ -704,8 +829,11 @@ def test_folded_weight_inherits_the_external_tag(tagged):
         if tagged == "all" or not node.name.endswith("original0"):
             node.meta["custom"] = {"delegate_constant_tag": "model"}
     manager = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
-    data = manager.to_executorch()._named_data
-    assert not data.pte_data and len(data.external_data["model"]) == 2
+    file = manager.to_executorch()
+    assert not file._named_data.pte_data and len(file._named_data.external_data["model"]) == 2
+    (data,) = file._tensor_data.values()
+    module = _load_for_executorch_from_buffer(file.buffer, data_map_buffer=bytes(data))
+    torch.testing.assert_close(module.forward([x])[0], model(x), atol=1e-5, rtol=1e-5)
 
 
 # Quantized models.
@@ -759,22 +887,13 @@ def test_weight_computed_before_its_dequantize_folds():
                 ops.dequantize_per_tensor.default(weight, 0.5, 0, -127, 127, torch.int8),
             )
 
-    ours = folded(export(Packed(), (torch.randn(1, 8),)))
+    packed = Packed()
+    ours = folded(export(packed, (torch.randn(1, 8),)))
     assert len(quantization_nodes(ours)) == 1
     (constant,) = ours.constants.values()
     assert constant.dtype == torch.int8 and constant.shape == (8, 8)
     x = torch.randn(1, 8)
-    torch.testing.assert_close(ours.module()(x), Packed.forward(ours_model(ours), x))
-
-
-def ours_model(program):
-    """The two halves of the folded weight, as `Packed` has them."""
-    (constant,) = program.constants.values()
-
-    class Halves:
-        top, bottom = constant[:4], constant[4:]
-
-    return Halves
+    torch.testing.assert_close(ours.module()(x), packed(x))
 
 
 def test_weight_normed_convolution_stays_int8_after_quantization():

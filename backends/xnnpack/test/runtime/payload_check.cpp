@@ -1,13 +1,12 @@
 // Hands delegate payloads to the XNNPACK backend, as a program's loader would.
 //
 //   payload_check FILE...          one line each: "FILE: error: first log line"
-//   payload_check --mutate FILE    FILE truncated to every length, with every
-//   bit
-//                                  flipped, and with random bits flipped;
+//   payload_check --mutate FILE    FILE truncated to every length from 8 on, with
+//                                  every bit flipped, and with random bits flipped;
 //                                  prints "N x kind: error: first log line"
 //
-// Built with sanitizers by the tests. Every payload is a heap block of its
-// exact size, so reading past it is caught.
+// Built with sanitizers by the tests. Every payload is a heap block of its exact
+// size, so that the drop-in library does not read past it unnoticed.
 
 #include <cstdio>
 #include <cstring>
