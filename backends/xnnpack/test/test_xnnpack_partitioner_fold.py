@@ -832,7 +832,9 @@ def test_folded_weight_inherits_the_external_tag(tagged):
     file = manager.to_executorch()
     assert not file._named_data.pte_data and len(file._named_data.external_data["model"]) == 2
     (data,) = file._tensor_data.values()
-    module = _load_for_executorch_from_buffer(file.buffer, data_map_buffer=bytes(data))
+    # The module reads both buffers in place, so they have to outlive it.
+    buffer, weights = file.buffer, bytes(data)
+    module = _load_for_executorch_from_buffer(buffer, weights)
     torch.testing.assert_close(module.forward([x])[0], model(x), atol=1e-5, rtol=1e-5)
 
 
