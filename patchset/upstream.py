@@ -9,7 +9,7 @@ import zipfile
 from pathlib import Path
 
 from packaging.requirements import Requirement
-from packaging.utils import parse_wheel_filename
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from . import REVISION, ROOT, PatchsetError
 
@@ -65,7 +65,11 @@ def _checked(wheel: Path) -> Path:
         raise PatchsetError(f"{wheel}: no such wheel")
     if hashlib.sha256(wheel.read_bytes()).hexdigest() not in hashes:
         raise PatchsetError(f"{wheel}: sha256 is not one that upstream.lock lists for {name}=={pinned}")
-    if (name, pinned) != tuple(map(str, parse_wheel_filename(wheel.name)[:2])):
+    try:
+        named = tuple(map(str, parse_wheel_filename(wheel.name)[:2]))
+    except InvalidWheelFilename:
+        named = None
+    if named != (name, pinned):
         raise PatchsetError(f"{wheel}: file name is not that of a wheel of {name}=={pinned}")
     return wheel
 
