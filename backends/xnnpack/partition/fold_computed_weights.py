@@ -213,12 +213,18 @@ class _Planner:
             weight = _argument(node, "weight").meta["val"]
             if weight.dim() > gemm.max_weight_rank:
                 return f"XNNPACK has no convolution in {weight.dim() - 2} dimensions"
-        if node.target is aten.addmm.default:
-            # What the linear that XNNPACK makes of it cannot say.
-            rows, columns = _argument(node, "self").meta["val"].shape, node.meta["val"].shape[1:]
-            if rows[-1:] != columns or any(size != 1 for size in rows[:-1]):
+        if node.target in (aten.addmm.default, aten.linear.default):
+            # What XNNPACK's fully connected node cannot say.
+            linear = node.target is aten.linear.default
+            if linear and _argument(node, "weight").meta["val"].dim() != 2:
+                return "its weight is not a matrix"
+            bias = _argument(node, "bias" if linear else "self")
+            rows = node.meta["val"].shape[-1:] if bias is None else bias.meta["val"].shape
+            if rows[-1:] != node.meta["val"].shape[-1:] or any(n != 1 for n in rows[:-1]):
                 return "its bias is not one value per output channel"
-            if any(_argument(node, name) not in (None, 1) for name in ("alpha", "beta")):
+            if not linear and any(
+                _argument(node, name) not in (None, 1) for name in ("alpha", "beta")
+            ):
                 return "it scales its operands"
         value = node.meta["val"]
         dtype = (value[0] if isinstance(value, (tuple, list)) else value).dtype
@@ -313,7 +319,7 @@ def _may_fold(program: ExportedProgram) -> bool:
         if dynamic:
             from_input.add(node)
         gemm = _gemm(node)
-        if gemm is None or not dynamic:
+        if gemm is None:
             continue
         operands = _computed(node, gemm.static + gemm.sides)
         if any(operand not in from_input for _, operand in operands):

@@ -275,6 +275,21 @@ def test_addmm_with_any_bias(rows):
     assert_matches_eager(lowered, model, x)
 
 
+@pytest.mark.parametrize("rows", [(), (1,), (2, 8)])
+def test_linear_with_any_bias(rows):
+    class Linear(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.W = nn.Parameter(torch.randn(8, 8))
+            self.b = nn.Parameter(torch.randn(rows))
+
+        def forward(self, x):
+            return F.linear(x, self.W * 2, self.b * 3)
+
+    model, x = Linear(), torch.randn(2, 8)
+    assert_matches_eager(lower(model, (x,)), model, x)
+
+
 def test_scaled_addmm():
     class Addmm(nn.Module):
         def __init__(self):
