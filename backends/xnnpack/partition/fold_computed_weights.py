@@ -80,6 +80,8 @@ _GEMMS = {
     aten.mm: _Gemm(("mm.default",), ("mat2",)),
     aten.matmul: _Gemm(("mm.default", "bmm.default"), sides=("self", "other")),
     aten.bmm: _Gemm(("bmm.default",), sides=("self", "mat2")),
+    aten.baddbmm: _Gemm(("bmm.default",), sides=("batch1", "batch2")),
+    aten.addbmm: _Gemm(("bmm.default",), sides=("batch1", "batch2")),
     aten.conv1d: _CONVOLUTION,
     aten.conv2d: _CONVOLUTION,
     aten.conv3d: _CONVOLUTION,
@@ -91,6 +93,25 @@ _GEMMS = {
     aten.gru: _RECURRENT,
     aten.rnn_relu: _RECURRENT,
     aten.rnn_tanh: _RECURRENT,
+}
+
+# Operators of which export sees one node, and that are made of the operators above.
+_MADE_OF_GEMMS = {
+    aten.chain_matmul.default,
+    aten.einsum.default,
+    aten.gru_cell.default,
+    aten.inner.default,
+    aten.linalg_multi_dot.default,
+    aten.lstm_cell.default,
+    aten.rnn_relu_cell.default,
+    aten.rnn_tanh_cell.default,
+    aten.tensordot.default,
+}
+
+# Regions of torch.no_grad() and autocast; functionalising inlines them.
+_REGIONS = {
+    torch.ops.higher_order.wrap_with_autocast,
+    torch.ops.higher_order.wrap_with_set_grad_enabled,
 }
 
 _TRAINING = {
@@ -318,12 +339,31 @@ def _may_fold(program: ExportedProgram) -> bool:
             dynamic = any(source in from_input for source in reads(node))
         if dynamic:
             from_input.add(node)
+        if node.target in _MADE_OF_GEMMS:
+            if any(source not in from_input for source in node.all_input_nodes):
+                return True
+        elif node.target in _REGIONS and _has_gemm(program.graph_module, node):
+            return True
         gemm = _gemm(node)
         if gemm is None:
             continue
         operands = _computed(node, gemm.static + gemm.sides)
         if any(operand not in from_input for _, operand in operands):
             return True
+    return False
+
+
+def _has_gemm(module: torch.fx.GraphModule, region: Node) -> bool:
+    for operand in region.all_input_nodes:
+        if operand.op == "get_attr":
+            inner = getattr(module, operand.target)
+            for node in inner.graph.nodes:
+                if (
+                    _gemm(node) is not None
+                    or node.target in _MADE_OF_GEMMS
+                    or (node.target in _REGIONS and _has_gemm(inner, node))
+                ):
+                    return True
     return False
 
 
@@ -407,7 +447,8 @@ def fold_computed_weights(
         return program
     if not _may_fold(program):
         return program
-    functional = program.run_decompositions({})
+    table = torch.export.default_decompositions()
+    functional = program.run_decompositions({op: table[op] for op in _MADE_OF_GEMMS})
     # The new program has a state dict of its own, but shares the dict of constants.
     functional._constants = dict(functional.constants)
     values = ConstantValues(functional, state_written_by_methods(program).writer)

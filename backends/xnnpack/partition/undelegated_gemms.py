@@ -47,7 +47,11 @@ def _operator(node: Node) -> str:
     """The name of the operator in the user's source, e.g. linear for an mm."""
     _, function = node.meta.get("torch_fn", ("", ""))
     name = function.rsplit(".", 1)[-1]
-    return name if name else format_target_name(node.target.__name__).split(".")[0]
+    if name and not name.startswith("wrap_with_"):
+        return name
+    # What is in a region of torch.no_grad() or autocast carries the region's name.
+    target = node.meta.get("original_aten") or node.target
+    return format_target_name(target.__name__).split(".")[0]
 
 
 def _place(node: Node) -> str:

@@ -194,15 +194,21 @@ def test_every_pass_sees_the_options(monkeypatch):
 # The warning
 
 
-def test_one_warning_for_all_partitions_and_methods(caplog):
+@pytest.mark.parametrize("one_partitioner", [True, False])
+def test_one_warning_for_all_partitions_methods_and_partitioners(
+    one_partitioner, caplog
+):
     programs = {
         name: export(Twice(), (torch.randn(2, 32, 3, 5),))
         for name in ("forward", "other")
     }
+    partitioner = [XnnpackPartitioner(target_runtime=PATCHED)]
+    if not one_partitioner:
+        partitioner = {
+            name: [XnnpackPartitioner(target_runtime=PATCHED)] for name in programs
+        }
     with serialized_graphs() as graphs:
-        to_edge_transform_and_lower(
-            programs, partitioner=[XnnpackPartitioner(target_runtime=PATCHED)]
-        )
+        to_edge_transform_and_lower(programs, partitioner=partitioner)
     assert len(graphs) == 4
     (message,) = warnings(caplog)
     assert "4 XNNPACK node(s)" in message and "XNNDepthToSpace2d" in message

@@ -2,12 +2,11 @@
 
 import logging
 import os
-from contextlib import contextmanager
-from contextvars import ContextVar
 from pathlib import Path
-from typing import Iterator, List, Optional
+from typing import List, Optional
 
 from executorch.backends.xnnpack.serialization.xnnpack_graph_schema import XNNGraph
+from executorch.exir.backend.gathered_reports import report
 
 logger = logging.getLogger(__name__)
 
@@ -50,37 +49,17 @@ def resolve_target_runtime(requested: Optional[str] = None) -> str:
 # Serialized nodes that released runtimes refuse with NotImplemented.
 PATCHED_NODES = frozenset({"XNNDepthToSpace2d"})
 
-_noted: ContextVar[Optional[List[str]]] = ContextVar("noted", default=None)
-
 
 def note_patched_nodes(graph: XNNGraph) -> None:
-    """Records the nodes of a serialized graph that released runtimes lack."""
+    """One warning per lowering call for the nodes of its graphs that released runtimes lack."""
     kinds = (type(node.xnode_union).__name__ for node in graph.xnodes)
-    found = [kind for kind in kinds if kind in PATCHED_NODES]
-    noted = _noted.get()
-    if noted is None:
-        _warn(found)
-    else:
-        noted.extend(found)
+    report(_warn, [kind for kind in kinds if kind in PATCHED_NODES])
 
 
-@contextmanager
-def one_warning_per_program() -> Iterator[None]:
-    """Gathers what is noted for all partitions and methods into one warning."""
-    found: List[str] = []
-    token = _noted.set(found)
-    try:
-        yield
-    finally:
-        _noted.reset(token)
-    _warn(found)
-
-
-def _warn(found: List[str]) -> None:
-    if found:
-        logger.warning(
-            f"This program holds {len(found)} XNNPACK node(s) that released runtimes refuse "
-            f"({', '.join(sorted(set(found)))}); run it on a runtime built with this patch "
-            f"set, or lower with XnnpackPartitioner(target_runtime='{STOCK}') or "
-            f"{TARGET_RUNTIME_VARIABLE}={STOCK} for any 1.5 runtime."
-        )
+def _warn(kinds: List[str]) -> None:
+    logger.warning(
+        f"This program holds {len(kinds)} XNNPACK node(s) that released runtimes refuse "
+        f"({', '.join(sorted(set(kinds)))}); run it on a runtime built with this patch "
+        f"set, or lower with XnnpackPartitioner(target_runtime='{STOCK}') or "
+        f"{TARGET_RUNTIME_VARIABLE}={STOCK} for any 1.5 runtime."
+    )

@@ -19,6 +19,7 @@ from executorch.backends.xnnpack.utils.quant_utils import (
     is_quant,
 )
 from executorch.backends.xnnpack.utils.utils import get_input_node
+from executorch.exir.backend.gathered_reports import report
 from executorch.exir.backend.utils import WhyNoPartition
 from torch.export import ExportedProgram
 
@@ -50,7 +51,7 @@ class DepthToSpace2dConfig(GenericNodePartitionerConfig):
             return self.check_common_constraints(node, ep)
         why(node, reason)
         # Nothing else can run the operator, so its author hears about it.
-        logger.warning(f"{node} ({node.target}) is not delegated: {reason}")
+        report(_warn, [f"{node} ({node.target.__name__}) is not delegated: {reason}"])
         return False
 
     def get_node_and_deps(
@@ -59,6 +60,12 @@ class DepthToSpace2dConfig(GenericNodePartitionerConfig):
         if _keeps_quantization(node, ep):
             return super().get_node_and_deps(node, ep)
         return [node]
+
+
+def _warn(messages: List[str]) -> None:
+    """Each config of each partitioner is asked, for the same node."""
+    for message in dict.fromkeys(messages):
+        logger.warning(message)
 
 
 def _keeps_quantization(node: torch.fx.Node, ep: ExportedProgram) -> bool:
