@@ -25,19 +25,27 @@ class WrittenState:
 
     def __init__(self, programs: Mapping[str, ExportedProgram]):
         self._programs = programs
+        self._functional: Dict[int, ExportedProgram] = {}
 
     @functools.cached_property
     def _writers(self) -> Dict[object, str]:
         writers: Dict[object, str] = {}
         for method, program in self._programs.items():
             # In-place writes are listed in the signature of a functionalised program only.
-            functional = program.run_decompositions({})
+            functional = self._functional.get(id(program))
+            functional = functional or program.run_decompositions({})
             for name in written_names(functional):
                 writers[name] = method
                 tensor = functional.state_dict.get(name, functional.constants.get(name))
                 if tensor.layout is torch.strided:
                     writers[tensor.untyped_storage()._cdata] = method
+        self._functional.clear()
         return writers
+
+    def knows(self, program: ExportedProgram, functional: ExportedProgram) -> None:
+        """Saves functionalising `program` again, should the first question come next."""
+        if "_writers" not in vars(self):
+            self._functional[id(program)] = functional
 
     def writer(self, name: str, tensor: torch.Tensor) -> Optional[str]:
         """The method that writes the state called `name`, if one does."""
@@ -71,6 +79,14 @@ def sees_all_methods(generate: Callable) -> Callable:
     return wrapper
 
 
-def state_written_by_methods(program: ExportedProgram) -> WrittenState:
-    """Of the lowering call in progress; of `program` alone outside of one."""
-    return _methods.get() or WrittenState({"forward": program})
+def state_written_by_methods(
+    program: ExportedProgram, functional: Optional[ExportedProgram] = None
+) -> WrittenState:
+    """Of the lowering call in progress; of `program` alone outside of one.
+
+    `functional` is `program` functionalised, if the caller has it.
+    """
+    written = _methods.get() or WrittenState({"forward": program})
+    if functional is not None:
+        written.knows(program, functional)
+    return written

@@ -21,7 +21,7 @@ import hashlib
 import math
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import Container, Dict, Iterable, List, Optional, Set, Tuple
+from typing import Callable, Container, Dict, Iterable, List, Optional, Set, Tuple
 
 import torch
 from executorch.backends.transforms.utils import delete_constant_placeholder
@@ -424,6 +424,17 @@ def _apply(program: ExportedProgram, plan: FoldPlan, values: ConstantValues) -> 
             program.graph.erase_node(node)
 
 
+def _decompositions(program: ExportedProgram) -> Dict[torch._ops.OpOverload, Callable]:
+    """What takes apart the operators that are made of GEMMs, one of which may hide another."""
+    modules = program.graph_module.modules()
+    graphs = [module.graph for module in modules if isinstance(module, torch.fx.GraphModule)]
+    if not any(node.target in _MADE_OF_GEMMS for graph in graphs for node in graph.nodes):
+        # Making the table takes longer than lowering a small layer.
+        return {}
+    table = torch.export.default_decompositions()
+    return {op: table[op] for op in _MADE_OF_GEMMS}
+
+
 def fold_computed_weights(
     program: ExportedProgram,
     configs: Container[str],
@@ -447,11 +458,11 @@ def fold_computed_weights(
         return program
     if not _may_fold(program):
         return program
-    table = torch.export.default_decompositions()
-    functional = program.run_decompositions({op: table[op] for op in _MADE_OF_GEMMS})
+    functional = program.run_decompositions(_decompositions(program))
     # The new program has a state dict of its own, but shares the dict of constants.
     functional._constants = dict(functional.constants)
-    values = ConstantValues(functional, state_written_by_methods(program).writer)
+    written = state_written_by_methods(program, functional)
+    values = ConstantValues(functional, written.writer)
     plan = _Planner(functional, values, configs, dtypes, max_growth).plan()
     if not plan.folds and not plan.refused:
         return program

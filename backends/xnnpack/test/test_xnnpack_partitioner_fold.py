@@ -419,7 +419,7 @@ class Regions(nn.Module):
         with torch.no_grad():
             y = self.layer(x)
             with torch.enable_grad():
-                y = F.linear(y, self.W * 2)
+                y = torch.inner(y, self.W * 2)
         with torch.autocast("cpu", enabled=False):
             y = F.linear(y, self.W.abs())
         return y.relu()
