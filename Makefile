@@ -28,12 +28,13 @@ demo: link
 test: test-ours test-upstream
 
 test-ours: link
-	$(PY) -m pytest -n $(WORKERS)
+	$(PY) -m pytest -n $(WORKERS) --dist worksteal
 
 # The suites of the installed package, unchanged. Byte code and cache would be left in the package. Some compare
 # unseeded random numbers within a tolerance, so a failure is repeated before it counts.
 test-upstream: link
-	PYTHONDONTWRITEBYTECODE=1 $(PY) -m pytest -n $(WORKERS) --reruns 2 -p no:cacheprovider -c /dev/null \
+	PYTHONDONTWRITEBYTECODE=1 $(PY) -m pytest -n $(WORKERS) --dist worksteal --reruns 2 -p no:cacheprovider \
+	  -p patchset.pytest_memo -c /dev/null \
 	  --rootdir=$$(echo .venv/lib/python3*/site-packages/executorch) $$(grep -v '^#' upstream-known-failures.txt) --pyargs $(UPSTREAM)
 
 # New files and hooks of the checkout are brought into .venv every time; it takes a second.
