@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from . import ROOT, PatchsetError, hooks, plan
+from . import ROOT, PatchsetError, hooks, order, plan
 from .upstream import Pristine
 
 _BEGIN, _END = "<!-- patchset table -->", "<!-- /patchset table -->"
@@ -11,12 +11,19 @@ _BEGIN, _END = "<!-- patchset table -->", "<!-- /patchset table -->"
 
 def table(loaded: list[hooks.Hook]) -> str:
     """The patch set as a Markdown table, one row per hook file."""
-    rows = [("Hook", "Kind", "What it does", "Why", "Upstream", "Remove when")]
-    rows.append(("---",) * 6)
+    rows = [("Hook", "Kind", "What it does", "Upstream", "Remove when")]
+    rows.append(("---",) * 5)
     for hook in loaded:
-        texts = (hook.kind, hook.title, hook.why, hook.upstream, hook.remove_when)
+        texts = (_kind(hook), hook.title, hook.upstream, hook.remove_when)
         rows.append((f"`hooks/{hook.name}`", *(" ".join(text.split()).replace("|", "\\|") for text in texts)))
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def _kind(hook: hooks.Hook) -> str:
+    if hook.wheel_only:
+        return f"{hook.kind}, wheel only"
+    sources = hook.inserts and all(insert.source_only for insert in hook.inserts)
+    return f"{hook.kind}, sources only" if sources else hook.kind
 
 
 def problems(pristine: Pristine, root: Path = ROOT, checkout: Path | None = None) -> Iterator[str]:
@@ -39,9 +46,16 @@ def problems(pristine: Pristine, root: Path = ROOT, checkout: Path | None = None
     ]
     if checkout:
         steps.append(lambda: _check_checkout(loaded, checkout))
+    found = 0
     for step in steps:
         try:
             step()
+        except PatchsetError as error:
+            found += 1
+            yield str(error)
+    if not found:  # of files that compile and belong somewhere
+        try:
+            order.ordered(loaded, plan.owners(loaded, new), new, pristine.files, pristine.read)
         except PatchsetError as error:
             yield str(error)
 

@@ -7,23 +7,27 @@ import textwrap
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from . import ROOT, PatchsetError, hooks, plan
+from . import ROOT, PatchsetError, hooks, order, plan
 
 
 def commits(
     loaded: list[hooks.Hook], shipped: Collection[str], read: Callable[[str], bytes], root: Path = ROOT
 ) -> list[tuple[str, dict[str, bytes]]]:
-    """Message and changed files of each commit, in the order of hook files.
+    """Message and changed files of each commit; one that imports what another brings comes behind it.
 
-    ``read`` gives the bytes of a ``shipped`` file of the checkout. Every insertion is located in the checkout's own
-    text, so the commits do not see each other, and the last state of a file is that of all of them together.
+    What only the wheel needs is left out. ``read`` gives the bytes of a ``shipped`` file of the checkout. Every
+    insertion is located in the checkout's own text, so the commits do not see each other, and the last state of a file
+    is that of all of them together.
     """
     new = plan.new_files(root)
     plan.refuse_shipped(new, shipped)
+    plan.refuse_uncompilable(new)
     owners = plan.owners(loaded, new)
     result = []
-    for number, hook in enumerate(loaded, start=1):
-        inserts = hooks.by_file(loaded[:number], source_only=True)
+    committed = []
+    for hook in order.ordered(loaded, owners, new, shipped, read):
+        committed.append(hook)
+        inserts = hooks.by_file([h for h in loaded if h in committed], source_only=True)
         touched = {insert.file for insert in hook.inserts}
         changed = plan.rewritten({f: i for f, i in inserts.items() if f in touched}, shipped, read)
         changed |= {file: new[file].read_bytes() for file, owner in owners.items() if owner is hook}

@@ -13,7 +13,7 @@ except ModuleNotFoundError:  # Python 3.10
     import tomli as tomllib
 
 _REQUIRED = ("title", "why", "upstream", "remove_when")
-_OPTIONAL = {"kind": str, "source_only": bool, "files": list, "insert": list}
+_OPTIONAL = {"kind": str, "source_only": bool, "wheel_only": bool, "files": list, "insert": list}
 _INSERT_KEYS = {"file": str, "text": str, "after": str, "before": str, "source_only": bool}
 _UPSTREAM = re.compile(r"not-needed|[\w.-]+/[\w.-]+#\d+(, [\w.-]+/[\w.-]+#\d+)*")
 
@@ -43,6 +43,7 @@ class Hook:
     upstream: str
     remove_when: str
     kind: str
+    wheel_only: bool
     files: tuple[str, ...]
     inserts: tuple[Insert, ...]
 
@@ -68,9 +69,12 @@ def parse(name: str, text: str) -> Hook:
         raise PatchsetError(f"{name}: kind is neither wiring nor logic: {data['kind']!r}")
     files = tuple(data.get("files", ()))
     inserts = tuple(_parse_insert(name, entry, data.get("source_only", False)) for entry in data.get("insert", ()))
+    wheel_only = data.get("wheel_only", False)
+    if wheel_only and any(insert.source_only for insert in inserts):
+        raise PatchsetError(f"{name}: wheel_only and source_only exclude each other")
     if not files and not inserts:
         raise PatchsetError(f"{name}: neither an [[insert]] nor files")
-    return Hook(name, *(data[key] for key in _REQUIRED), data.get("kind", "wiring"), files, inserts)
+    return Hook(name, *(data[key] for key in _REQUIRED), data.get("kind", "wiring"), wheel_only, files, inserts)
 
 
 def _parse_insert(name: str, entry: dict, source_only: bool) -> Insert:
@@ -99,11 +103,12 @@ def _check_keys(name: str, data: dict, known: dict[str, type]) -> None:
 
 
 def by_file(hooks: Iterable[Hook], *, source_only: bool) -> dict[str, list[Insert]]:
-    """Insertions by upstream file, in order; those that only a source checkout takes on request."""
+    """Insertions by upstream file, in order: those of a source checkout if ``source_only`` ones are asked for, without
+    the ones for the wheel alone, else those of the wheel."""
     result: dict[str, list[Insert]] = {}
     for hook in hooks:
         for insert in hook.inserts:
-            if source_only or not insert.source_only:
+            if not hook.wheel_only if source_only else not insert.source_only:
                 result.setdefault(insert.file, []).append(insert)
     return result
 

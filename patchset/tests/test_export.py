@@ -90,6 +90,26 @@ def test_one_commit_per_concern_in_order(project, checkout):
     assert git(checkout, "ls-tree", "HEAD", "backends/xnnpack/partitioner.py").startswith("100755")
 
 
+def test_commits_stand_behind_those_that_they_need_and_the_last_state_is_that_of_the_wheel(project, checkout):
+    trace = project.root / "hooks/trace.toml"
+    project.write("hooks/apart.toml", trace.read_text().replace("exir/trace.py", "exir/apart.py").replace("Trace", "Part"))
+    project.write("exir/apart.py", "from executorch.exir import trace\n")
+    trace.write_text(trace.read_text().replace("import trace", "import later").replace("case 2", "case 3"))
+    made = run(project, checkout)
+    subjects = git(checkout, "log", "--format=%s", "--reverse").splitlines()[1:]
+    assert subjects == ["Fold weights", "Trace lowering", "Part lowering"] and len(made) == 3
+    assert (checkout / "backends/xnnpack/partitioner.py").read_text().startswith("import a\nimport trace\nimport later\n")
+
+
+def test_what_only_the_wheel_needs_is_not_exported(project, checkout):
+    path = project.root / "hooks/fold.toml"
+    path.write_text(path.read_text().replace("files =", "wheel_only = true\nfiles ="))
+    run(project, checkout)
+    assert git(checkout, "log", "--format=%s", "--reverse").splitlines() == ["Upstream", "Trace lowering"]
+    assert not (checkout / "backends/xnnpack/fold.py").exists()
+    assert "import fold" not in (checkout / "backends/xnnpack/partitioner.py").read_text()
+
+
 def test_the_message_is_made_from_the_header(project, checkout):
     run(project, checkout)
     lines = git(checkout, "log", "-1", "--format=%B").rstrip().splitlines()

@@ -49,6 +49,11 @@ def test_source_only_is_inherited_and_overridden():
         ),
         (HEADER + 'kind = "patch"\n' + INSERT, "h.toml: kind is neither wiring nor logic: 'patch'"),
         (HEADER, "h.toml: neither an [[insert]] nor files"),
+        (HEADER + "wheel_only = 1\n" + INSERT, "h.toml: wheel_only must be a bool"),
+        (
+            HEADER + "wheel_only = true\nsource_only = true\n" + INSERT,
+            "h.toml: wheel_only and source_only exclude each other",
+        ),
         (
             HEADER + INSERT.replace("^x$", "("),
             "h.toml: a.py: after '(': anchor is no regular expression: missing ), unterminated subpattern at position 0",
