@@ -48,11 +48,15 @@ link: .venv/installed
 	  $(call FAIL,Python 3.10 to 3.14 is needed and $(PYTHON) is another; make PYTHON=... names one)
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
 	  $(call FAIL,$(PYTHON) has no venv module (Debian: the package python3-venv))
+	@test "$$(uname -s)" != Linux || command -v $${CXX:-c++} >/dev/null || command -v g++ >/dev/null || \
+	  command -v clang++ >/dev/null || $(call FAIL,a C++ compiler is needed (Debian: the package g++))
 	@mkdir -p build
 	@test -x $(PY) || $(PYTHON) -m venv .venv
+	@PIP_RETRIES=$${PIP_RETRIES:-0} PIP_TIMEOUT=$${PIP_TIMEOUT:-10} $(PY) -m pip download -q --no-deps -d build/probe packaging \
+	  >$(LOG) 2>&1 || $(call FAIL,pip gets nothing from its index: no network or a wrong index (pip config list; $(LOG)))
 	@echo "Installing the patched ExecuTorch and the test requirements into .venv (minutes; $(LOG) has the progress)"
 	@$(PY) -m pip install . -r requirements-dev.txt >$(LOG) 2>&1 || \
-	  $(call FAIL,$$(grep -m1 -o 'patchset: .*' $(LOG) || sed -n 's/.*ERROR: /pip: /p' $(LOG) | tail -1) (whole log: $(LOG); is the index of pip within reach?))
+	  $(call FAIL,$$( { grep -m1 -o 'patchset: .*' $(LOG) || sed -n 's/.*ERROR:  */pip: /p' $(LOG) | tail -1; } | sed 's/ *$$//') (whole log: $(LOG)))
 	@touch $@
 
 clean:

@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from . import ROOT, PatchsetError, hooks, upstream
+from . import ROOT, PatchsetError
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -20,14 +20,21 @@ def main(argv: list[str] | None = None) -> int:
     export = commands.add_parser("export", help="write the set as commits, one per concern, onto a source checkout")
     export.add_argument("checkout", type=Path, metavar="DIR")
     commands.add_parser("table", help="print the table of the README")
+    args = parser.parse_args(argv)
     try:
-        return _run(parser.parse_args(argv))
+        return _run(args)
+    except ModuleNotFoundError as error:
+        advice = f"pip install {error.name}, or use .venv/bin/python, which make link prepares"
+        print(f"patchset: {sys.executable} has no module {error.name}: {advice}", file=sys.stderr)
+        return 1
     except (PatchsetError, OSError) as error:
         print(f"patchset: {error}", file=sys.stderr)
         return 1
 
 
 def _run(args: argparse.Namespace) -> int:
+    from . import hooks, upstream
+
     if args.command == "check":
         from .check import problems
 

@@ -61,6 +61,8 @@ def problems(pristine: Pristine, root: Path = ROOT, checkout: Path | None = None
 
 
 def _check_checkout(loaded: list[hooks.Hook], checkout: Path) -> None:
+    if not (checkout / "backends/xnnpack").is_dir():
+        raise PatchsetError(f"{checkout}: no source checkout of upstream, it has no backends/xnnpack")
     inserts = hooks.by_file(loaded, source_only=True)
     shipped = {file for file in inserts if (checkout / file).is_file()}
     shipped |= {p.relative_to(checkout).as_posix() for f in shipped for p in (checkout / f).parent.glob("*.fbs")}

@@ -2,6 +2,7 @@
 
 import email
 import email.policy
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -19,7 +20,11 @@ def compose(dist: Path, platform: str | None = None, python_version: str | None 
 
     The target is the running interpreter, or ``platform`` (a wheel's platform tag) and ``python_version`` ("3.12").
     """
+    if importlib.util.find_spec("wheel") is None:
+        raise ModuleNotFoundError("wheel", name="wheel")
     wheel = upstream.fetch(platform, python_version)
+    if (root / "CMakeLists.txt").is_file():
+        native.require_compiler(wheel.stem.rpartition("-")[2])
     with tempfile.TemporaryDirectory() as directory:
         _wheel("unpack", "--dest", directory, wheel)
         (unpacked,) = Path(directory).iterdir()

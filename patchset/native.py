@@ -63,15 +63,30 @@ def cmake(package: Path, directory: Path, platform: str, targets: Sequence[str],
         "executorch_DIR": package / "share" / "cmake",
         "FLATC_ROOT": flatc_root(),
     }
+    compiler = require_compiler(platform)
     target = machine(platform)
     if target != host.machine():
-        compiler = f"{target}-linux-gnu-g++"
-        if not shutil.which(compiler):
-            raise PatchsetError(f"{compiler} is needed to compile for {target} (Debian: g++-{target}-linux-gnu)")
         options |= {"CMAKE_SYSTEM_NAME": "Linux", "CMAKE_SYSTEM_PROCESSOR": target, "CMAKE_CXX_COMPILER": compiler}
     defines = [f"-D{key}={value}" for key, value in options.items()]
     run(["cmake", "-S", str(ROOT), "-B", str(directory), "-G", "Ninja", *defines])
     run(["cmake", "--build", str(directory), "--target", *targets])
+
+
+def require_compiler(platform: str) -> str | None:
+    """The C++ compiler for ``platform``; None where nothing is compiled, PatchsetError where there is none."""
+    target = machine(platform)
+    if target is None:
+        return None
+    if target != host.machine():
+        compiler = f"{target}-linux-gnu-g++"
+        if not shutil.which(compiler):
+            raise PatchsetError(f"{compiler} is needed to compile for {target} (Debian: g++-{target}-linux-gnu)")
+        return compiler
+    given = os.environ.get("CXX", "c++").split() or ["c++"]
+    found = next(filter(shutil.which, (given[0], "g++", "clang++")), None)
+    if found is None:
+        raise PatchsetError("a C++ compiler is needed (Debian: g++)")
+    return found
 
 
 def tool(name: str) -> str:

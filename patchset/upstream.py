@@ -54,7 +54,8 @@ def fetch(platform: str | None = None, python_version: str | None = None) -> Pat
     )
     found = sorted(target.glob("*.whl"))
     if run.returncode or len(found) != 1:
-        errors = [line for line in run.stderr.splitlines() if line.startswith("ERROR:")] or run.stderr.splitlines()
+        lines = [line.strip() for line in run.stderr.splitlines() if line.strip()]
+        errors = [line.removeprefix("ERROR:").strip() for line in lines if line.startswith("ERROR:")] or lines
         raise PatchsetError(f"pip cannot download the wheel of upstream.lock: {errors[-1] if errors else 'no wheel'}")
     return _checked(found[0])
 

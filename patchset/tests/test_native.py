@@ -54,6 +54,14 @@ def test_a_missing_cross_compiler_is_named(tmp_path, monkeypatch):
         native.cmake(tmp_path, tmp_path, f"manylinux_2_28_{OTHER}", [])
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is compiled")
+def test_a_missing_compiler_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(native.shutil, "which", lambda name, path=None: None)
+    with pytest.raises(PatchsetError, match=r"^a C\+\+ compiler is needed \(Debian: g\+\+\)$"):
+        native.require_compiler(f"linux-{platform.machine()}")
+    assert native.require_compiler("macosx_12_0_arm64") is None
+
+
 def test_a_missing_tool_is_named(monkeypatch):
     monkeypatch.setattr(native.shutil, "which", lambda name, path=None: None)
     with pytest.raises(PatchsetError, match=r"^ninja is needed .*\(pip install ninja\)$"):

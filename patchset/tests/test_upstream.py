@@ -72,7 +72,7 @@ def test_another_target_gets_its_own_wheel(index):
 
 def test_pip_checks_the_hash(index):
     write_lock(upstream.LOCK, upstream.LOCK)
-    with pytest.raises(PatchsetError, match="^pip cannot download the wheel of upstream.lock: ERROR: .*[Hh]ash"):
+    with pytest.raises(PatchsetError, match="^pip cannot download the wheel of upstream.lock: .*[Hh]ash"):
         upstream.fetch()
 
 
@@ -81,5 +81,5 @@ def test_without_an_index_the_error_is_one_line(index, monkeypatch, tmp_path):
     with pytest.raises(PatchsetError) as caught:
         upstream.fetch()
     assert str(caught.value) == (
-        "pip cannot download the wheel of upstream.lock: ERROR: No matching distribution found for executorch==1.5.1"
+        "pip cannot download the wheel of upstream.lock: No matching distribution found for executorch==1.5.1"
     )
