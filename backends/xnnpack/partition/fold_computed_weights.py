@@ -475,15 +475,6 @@ def fold_computed_weights(
     return functional
 
 
-def checked_growth(max_growth: float) -> float:
-    """`max_growth`, or a ValueError if it is not a number from 0 to infinity."""
-    if not isinstance(max_growth, (int, float)) or not max_growth >= 0:
-        raise ValueError(
-            f"max_fold_growth is a number from 0 to math.inf, got {max_growth!r}"
-        )
-    return max_growth
-
-
 def fold_for(partitioner, program: ExportedProgram) -> ExportedProgram:
     """`fold_computed_weights` with the configs and options of an `XnnpackPartitioner`."""
     if not partitioner.fold_computed_weights:

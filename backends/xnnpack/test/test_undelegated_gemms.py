@@ -10,6 +10,7 @@ from executorch.backends.xnnpack.partition.config import ALL_PARTITIONER_CONFIGS
 from executorch.backends.xnnpack.partition.config.gemm_configs import ConvolutionConfig
 from executorch.backends.xnnpack.partition.config.xnnpack_config import ConfigPrecisionType
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from executorch.backends.xnnpack.test.small_factors import SmallFactors
 from executorch.exir import to_edge_transform_and_lower
 from executorch.runtime import Runtime
 from torch import nn
@@ -149,16 +150,7 @@ def test_reasons_of_dtype_and_precision(caplog):
 
 
 def test_why_a_computed_weight_was_not_folded(caplog):
-    class LowRank(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.A = nn.Parameter(torch.randn(4, 512))
-            self.B = nn.Parameter(torch.randn(512, 4))
-
-        def forward(self, x):
-            return F.linear(x, self.B @ self.A)
-
-    (message,) = warnings(caplog, export(LowRank(), (torch.randn(1, 512),)))
+    (message,) = warnings(caplog, export(SmallFactors(), (torch.randn(1, 512),)))
     assert message[1].endswith(
         ": Expected weight to be a static param; not folded, because folding the weight would "
         "add 1,008 KiB to the constants of the program, more than "

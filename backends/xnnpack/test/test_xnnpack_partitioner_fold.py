@@ -18,6 +18,7 @@ from executorch.backends.xnnpack.serialization.xnnpack_graph_schema import (
     XNNQuantizedTensorValue,
 )
 from executorch.backends.xnnpack.test.lowered import lower
+from executorch.backends.xnnpack.test.small_factors import SmallFactors
 from executorch.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
 from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
 from executorch.extension.pybindings.portable_lib import (
@@ -471,18 +472,8 @@ def test_low_rank_update_folds_and_keeps_the_weight_only_if_used(use_raw):
     assert set(folded(program).state_dict) == ({"W"} if use_raw else set())
 
 
-class Product(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.A = nn.Parameter(torch.randn(4, 512))
-        self.B = nn.Parameter(torch.randn(512, 4))
-
-    def forward(self, x):
-        return F.linear(x, self.B @ self.A)
-
-
 def test_product_of_small_factors_is_not_folded_by_default():
-    model, x = Product(), torch.randn(1, 512)
+    model, x = SmallFactors(), torch.randn(1, 512)
     program = export(model, (x,))
     assert refusals(folded(program)) == [
         "folding the weight would add 1,008 KiB to the constants of the program, more than "
@@ -556,12 +547,6 @@ def test_many_small_folds_do_not_grow_the_program(compute):
     ours = folded(export(Many(), (torch.randn(1, 90),)))
     stored = sum(tensor.nbytes for tensor in ours.constants.values())
     assert stored <= 2 * 64 * 1024 and len(refusals(ours)) >= 15
-
-
-@pytest.mark.parametrize("growth", [-1.0, math.nan, "1"])
-def test_bad_growth_limit_is_refused(growth):
-    with pytest.raises(ValueError, match="max_fold_growth"):
-        XnnpackPartitioner(max_fold_growth=growth)
 
 
 def test_expanded_parameter_does_not_grow_the_file():
@@ -821,7 +806,7 @@ def snapshot(program):
 
 
 def test_caller_keeps_the_program_and_may_lower_it_twice():
-    model = nn.Sequential(positional_convolution(), Product()).eval()
+    model = nn.Sequential(positional_convolution(), SmallFactors()).eval()
     x = torch.randn(1, 64, 511)
     program = export(model, (x,))
     before, expected = snapshot(program), program.module()(x)
