@@ -1,14 +1,6 @@
 // Runs a .pte file on the libraries of the wheel, with the flags of
-// ExecuTorch's own runner:
-//
-//   executor_runner --model_path=FILE [--inputs=FILE,FILE] [--output_file=BASE]
-//       [--num_executions=N] [--cpu_threads=N]
-//       [--print_output=none|summary|all]
-//       [--method_name=NAME] [--data_path=FILE]
-//
-// Inputs and outputs are raw tensors; output i goes to BASE-i.bin. Without
-// --inputs, every element is one. On failure: one line on stderr, exit
-// status 1.
+// ExecuTorch's own runner; kUsage lists them. On failure: one line on stderr,
+// exit status 1.
 
 #include <getopt.h>
 
@@ -21,7 +13,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <iterator>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -31,8 +22,9 @@
 #include <executorch/extension/tensor/tensor.h>
 #include <executorch/extension/threadpool/threadpool_guard.h>
 #include <executorch/runtime/core/exec_aten/util/scalar_type_util.h>
-#include <executorch/runtime/platform/platform.h>
 #include <executorch/runtime/platform/runtime.h>
+
+#include "tool_support.h"
 
 // The wheel's libraries have these, its headers do not.
 namespace executorch::extension {
@@ -59,6 +51,14 @@ using executorch::runtime::EValue;
 using executorch::runtime::MethodMeta;
 using executorch::runtime::TensorInfo;
 
+constexpr char kUsage[] =
+    "usage: executor_runner [--model_path=FILE] [--inputs=FILE,FILE]"
+    " [--output_file=BASE] [--num_executions=N] [--cpu_threads=N]"
+    " [--print_output=none|summary|all] [--method_name=NAME]"
+    " [--data_path=FILE]\n"
+    "Inputs and outputs are raw tensors; output i goes to BASE-i.bin."
+    " Without --inputs, every element is one; FILE is model.pte by default.\n";
+
 struct Options {
   std::string model_path = "model.pte";
   std::string data_path;
@@ -69,26 +69,6 @@ struct Options {
   uint32_t num_executions = 1;
   int64_t cpu_threads = -1; // as many as the processor has fast cores
 };
-
-// The runtime logs the cause of a failure before it returns an error code.
-std::string first_error;
-
-void keep_first_error(
-    et_timestamp_t,
-    et_pal_log_level_t level,
-    const char*,
-    const char*,
-    size_t,
-    const char* message,
-    size_t length) {
-  if ((level == kError || level == kFatal) && first_error.empty()) {
-    first_error.assign(message, length);
-  }
-  if (level == kFatal) {
-    fprintf(
-        stderr, "executor_runner: %.*s\n", static_cast<int>(length), message);
-  }
-}
 
 [[noreturn]] __attribute__((format(printf, 1, 2))) void die(
     const char* format,
@@ -126,6 +106,7 @@ int64_t parse_count(const char* flag, const char* text) {
 
 Options parse(int argc, char** argv) {
   static const option kFlags[] = {
+      {"help", no_argument, nullptr, 'h'},
       {"model_path", required_argument, nullptr, 'm'},
       {"data_path", required_argument, nullptr, 'd'},
       {"method_name", required_argument, nullptr, 'f'},
@@ -136,11 +117,18 @@ Options parse(int argc, char** argv) {
       {"cpu_threads", required_argument, nullptr, 't'},
       {nullptr, 0, nullptr, 0},
   };
+  if (argc == 1) {
+    fprintf(stderr, "%s", kUsage);
+    exit(1);
+  }
   Options options;
   opterr = 0;
   int flag;
   while ((flag = getopt_long_only(argc, argv, ":", kFlags, nullptr)) != -1) {
     switch (flag) {
+      case 'h':
+        printf("%s", kUsage);
+        exit(0);
       case 'm':
         options.model_path = optarg;
         break;
@@ -151,6 +139,9 @@ Options parse(int argc, char** argv) {
         options.method_name = optarg;
         break;
       case 'i': {
+        if (*optarg == '\0') {
+          die("--inputs names no file");
+        }
         std::stringstream list(optarg);
         for (std::string path; std::getline(list, path, ',');) {
           options.inputs.push_back(path);
@@ -188,15 +179,6 @@ Options parse(int argc, char** argv) {
   return options;
 }
 
-std::vector<uint8_t> read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::vector<uint8_t> bytes{std::istreambuf_iterator<char>(file), {}};
-  if (!file.is_open() || file.bad()) {
-    die("cannot read %s: %s", path.c_str(), strerror(errno));
-  }
-  return bytes;
-}
-
 void require_readable(const std::string& path) {
   if (!std::ifstream(path, std::ios::binary).is_open()) {
     die("cannot read %s: %s", path.c_str(), strerror(errno));
@@ -219,7 +201,11 @@ TensorPtr
 make_input(const TensorInfo& info, size_t index, const std::string* path) {
   std::vector<uint8_t> bytes;
   if (path != nullptr) {
-    bytes = read_file(*path);
+    auto read = read_file(*path);
+    if (!read) {
+      die("cannot read %s: %s", path->c_str(), strerror(errno));
+    }
+    bytes = std::move(*read);
     if (bytes.size() != info.nbytes()) {
       die("%s has %zu bytes, input %zu (%s) takes %zu",
           path->c_str(),

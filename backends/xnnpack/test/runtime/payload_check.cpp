@@ -9,9 +9,8 @@
 // size, so that the drop-in library does not read past it unnoticed.
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <random>
@@ -20,8 +19,9 @@
 
 #include <executorch/runtime/backend/interface.h>
 #include <executorch/runtime/core/memory_allocator.h>
-#include <executorch/runtime/platform/platform.h>
 #include <executorch/runtime/platform/runtime.h>
+
+#include "../../runtime/tool_support.h"
 
 namespace {
 
@@ -30,21 +30,6 @@ using executorch::runtime::Error;
 using executorch::runtime::FreeableBuffer;
 using executorch::runtime::MemoryAllocator;
 using Bytes = std::vector<uint8_t>;
-
-std::string first_error;
-
-void keep_first_error(
-    et_timestamp_t,
-    et_pal_log_level_t level,
-    const char*,
-    const char*,
-    size_t,
-    const char* message,
-    size_t length) {
-  if (level == kError && first_error.empty()) {
-    first_error.assign(message, length);
-  }
-}
 
 Error load(const Bytes& bytes) {
   first_error.clear();
@@ -63,9 +48,13 @@ Error load(const Bytes& bytes) {
   return handle.error();
 }
 
-Bytes read_file(const char* path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
+Bytes read(const char* path) {
+  const auto bytes = read_file(path);
+  if (!bytes) {
+    perror(path);
+    exit(1);
+  }
+  return *bytes;
 }
 
 void mutate(const Bytes& bytes) {
@@ -106,11 +95,11 @@ int main(int argc, char** argv) {
       executorch::runtime::PalImpl::create(keep_first_error, __FILE__));
   executorch::runtime::runtime_init();
   if (argc == 3 && strcmp(argv[1], "--mutate") == 0) {
-    mutate(read_file(argv[2]));
+    mutate(read(argv[2]));
     return 0;
   }
   for (int i = 1; i < argc; ++i) {
-    const Error error = load(read_file(argv[i]));
+    const Error error = load(read(argv[i]));
     printf("%s: %s: %s\n", argv[i], to_string(error), first_error.c_str());
     fflush(stdout);
   }

@@ -160,6 +160,8 @@ def files(model, tmp_path_factory):
         ("--model={model} more", "unexpected argument more"),
         ("--iterations=3", "unknown flag --iterations=3"),
         ("--inputs", "flag --inputs needs a value"),
+        ("--model_path={model} --inputs=", "--inputs names no file"),
+        ("--model_path=", "cannot read : No such file or directory"),
     ],
 )
 def test_a_failure_is_one_line(runner, files, flags, reason):
@@ -167,6 +169,14 @@ def test_a_failure_is_one_line(runner, files, flags, reason):
     assert status == 1
     assert err.startswith(f"executor_runner: {reason.format(**files)}")
     assert err.count("\n") == 1 and err.endswith("\n")
+
+
+def test_help_lists_the_flags(runner):
+    status, out, err = run_any(runner, "--help")
+    assert (status, err) == (0, "")
+    assert out.startswith("usage: executor_runner [--model_path=FILE] [--inputs=FILE,")
+    assert out.count("\n") == 2
+    assert run_any(runner) == (1, "", out)
 
 
 def test_a_hostile_file_is_refused_at_load(runner, tmp_path):
