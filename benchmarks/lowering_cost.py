@@ -49,7 +49,8 @@ def lower_once(model_name: str, fold: bool) -> None:
     start = time.perf_counter()
     to_edge_transform_and_lower(program, partitioner=[partitioner])
     seconds = time.perf_counter() - start
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    unit = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss, in bytes
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
     print(json.dumps({"seconds": seconds, "peak": peak}))
 
 
