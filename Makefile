@@ -30,8 +30,9 @@ test: test-ours test-upstream
 test-ours: link
 	$(PY) -m pytest -n $(WORKERS) --dist worksteal
 
-# The suites of the installed package, unchanged. Byte code and cache would be left in the package. Some compare
-# unseeded random numbers within a tolerance, so a failure is repeated before it counts.
+# The suites of the installed package, unchanged; the plugin only spares repeated work (half to two thirds of the
+# time). Byte code and cache would be left in the package. Some compare unseeded random numbers within a tolerance, so
+# a failure is repeated before it counts.
 test-upstream: link
 	PYTHONDONTWRITEBYTECODE=1 $(PY) -m pytest -n $(WORKERS) --dist worksteal --reruns 2 -p no:cacheprovider \
 	  -p patchset.pytest_memo -c /dev/null \
