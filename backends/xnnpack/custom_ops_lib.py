@@ -4,9 +4,12 @@ They exist in exported graphs and inside the XNNPACK delegate. The implementatio
 here serve tracing and tests; no kernel of this namespace is in a runtime.
 """
 
+from typing import List, Optional
+
 import torch
 
 _DEPTH_TO_SPACE_2D = "et_xnnpack::depth_to_space_2d"
+_PADDED_CONVOLUTION_2D = "et_xnnpack::padded_convolution_2d"
 
 
 def _check(x: torch.Tensor, block_size: int) -> None:
@@ -56,9 +59,63 @@ def _depth_to_space_2d_fake(x: torch.Tensor, block_size: int) -> torch.Tensor:
     return x.new_empty((n, channels // (s * s), h * s, w * s))
 
 
+def padded_convolution_2d(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: Optional[torch.Tensor],
+    stride: List[int],
+    padding: List[int],
+    dilation: List[int],
+    transposed: bool,
+    output_padding: List[int],
+    groups: int,
+) -> torch.Tensor:
+    """A two-dimensional convolution that pads each side of the image by its own amount.
+
+    `aten.convolution` has one padding per axis; XNNPACK's convolutions have four. The
+    arguments are those of `aten.convolution` and in its order, so that code which
+    reads a convolution's arguments can read these, save for the padding.
+
+    Args:
+        input: (N, C, H, W), floating point. N, H and W may be symbolic.
+        weight: (O, C / groups, kernel height, kernel width).
+        bias: (O,) or None.
+        stride, dilation: (height, width).
+        padding: (top, right, bottom, left), zeros, not negative.
+        transposed: False.
+        output_padding: has no effect.
+        groups: divides C and O.
+    Returns:
+        (N, O, H', W'), in the memory format that `aten.convolution` gives for the
+        padded input.
+    Raises:
+        ValueError: there are not four paddings, one is negative, or transposed.
+    """
+    if len(padding) != 4 or any(amount < 0 for amount in padding):
+        raise ValueError(
+            f"{_PADDED_CONVOLUTION_2D}: expected padding (top, right, bottom, left) "
+            f"and no negative amount, got {list(padding)}"
+        )
+    if transposed:
+        raise ValueError(f"{_PADDED_CONVOLUTION_2D}: transposed has to be False")
+    top, right, bottom, left = padding
+    padded = torch.ops.aten.constant_pad_nd.default(input, [left, right, top, bottom])
+    return torch.ops.aten.convolution.default(
+        padded, weight, bias, stride, [0, 0], dilation, False, [0, 0], groups
+    )
+
+
 # The dispatcher outlives this module: a second import, under this or another
 # module name, finds the operator and leaves it alone.
 if not hasattr(torch.ops.et_xnnpack, "depth_to_space_2d"):
     torch.library.define(_DEPTH_TO_SPACE_2D, "(Tensor x, int block_size) -> Tensor")
     torch.library.impl(_DEPTH_TO_SPACE_2D, "default", depth_to_space_2d)
     torch.library.register_fake(_DEPTH_TO_SPACE_2D, _depth_to_space_2d_fake)
+if not hasattr(torch.ops.et_xnnpack, "padded_convolution_2d"):
+    torch.library.define(
+        _PADDED_CONVOLUTION_2D,
+        "(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[] padding, "
+        "SymInt[] dilation, bool transposed, SymInt[] output_padding, SymInt groups) -> Tensor",
+    )
+    torch.library.impl(_PADDED_CONVOLUTION_2D, "default", padded_convolution_2d)
+    torch.library.register_fake(_PADDED_CONVOLUTION_2D, padded_convolution_2d)

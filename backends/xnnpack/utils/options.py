@@ -27,9 +27,11 @@ class XnnpackOptions:
     Attributes:
         target_runtime: "patched" or "stock"; None is resolved on construction, see
             `resolve_target_runtime`.
+        fuse_pads: whether FusePadIntoConvPass runs.
     """
 
     target_runtime: Optional[str] = None
+    fuse_pads: bool = True
 
     def __post_init__(self) -> None:
         object.__setattr__(
