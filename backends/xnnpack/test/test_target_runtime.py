@@ -288,6 +288,20 @@ class BetweenConvolutions(torch.nn.Module):
         return self.after(torch.relu(depth_to_space_2d(self.before(x), 2)))
 
 
+class Pads(torch.nn.Module):
+    """Convolutions that pad each side by its own amount."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.same = torch.nn.Conv2d(8, 12, 4, padding="same")
+        self.depthwise = torch.nn.Conv2d(12, 12, 3, groups=12)
+
+    def forward(self, x):
+        x = torch.nn.functional.pad(torch.relu(self.same(x)), (1, 2, 3, 4))
+        return self.depthwise(x)
+
+
 class Int8(torch.nn.Module):
     def forward(self, x):
         quantized = torch.ops.quantized_decomposed
@@ -316,6 +330,11 @@ FILES = {
         STOCK,
         inputs_of(torch.float32, 5, 64, 5),
     ),
+    "pads": (
+        Pads().eval(),
+        STOCK,
+        inputs_of(torch.float32, 5, 64, 5),
+    ),
     "native": (DepthToSpace(), PATCHED, inputs_of(torch.float32, 5)),
 }
 
@@ -340,6 +359,7 @@ def on_released(tmp_path_factory):
         )
         assert not lowered.outside()
         assert lowered.census()["XNNDepthToSpace2d"] == (target == PATCHED)
+        assert not lowered.census()["XNNStaticConstantPad"]
         (work / name).mkdir()
         (work / name / "model.pte").write_bytes(lowered.buffer)
         torch.save(inputs, work / name / "inputs.pt")
@@ -353,7 +373,7 @@ def on_released(tmp_path_factory):
 
 @pytest.mark.parametrize(
     "name, tolerance",
-    [("fp32", 0), ("fp16", 0), ("int8", 0), ("dynamic", 0), ("convolutions", 1e-4)],
+    [("fp32", 0), ("fp16", 0), ("int8", 0), ("dynamic", 0), ("convolutions", 1e-4), ("pads", 1e-4)],
 )
 def test_stock_files_run_on_the_released_runtime(name, tolerance, on_released):
     model, _, inputs = FILES[name]
