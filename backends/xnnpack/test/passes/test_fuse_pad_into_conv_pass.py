@@ -270,7 +270,7 @@ def test_declines_amounts_known_at_run_time(caplog):
             self.layer = conv()
 
         def forward(self, x):
-            return self.layer(F.pad(x, (0, x.shape[3] % 2, 1, 0)))
+            return self.layer(F.pad(x, (0, x.shape[3], 1, 0)))
 
     model, shapes = Symbolic().eval(), ({3: Dim("w", min=4, max=16)},)
     program = to_edge(export(model, (image(),), dynamic_shapes=shapes)).exported_program()
@@ -467,9 +467,8 @@ QUANTIZED = {
 @pytest.mark.parametrize(
     "name, is_per_channel",
     [
-        ("first", True),
+        ("first", False),
         ("same and between", True),
-        ("same and between", False),
         ("one-dimensional", True),
     ],
 )
@@ -524,9 +523,11 @@ def test_other_quantization_between_two_convolutions():
             x = requantized(x, lambda x: F.pad(x, (0, 1, 1, 0)))
             return as_quantized(F.conv2d(x, weight))
 
-    census = {"XNNConv2d": 1, "XNNConvert": 4, **TO_NHWC_AND_BACK}
-    lowered = check_folded(Model(), image(), census, atol=0.051, rtol=0)
+    model, x = Model(), image()
+    lowered = lower(model, (x,))
+    assert lowered.census() == Counter(XNNConv2d=1, XNNConvert=4, **TO_NHWC_AND_BACK)
     assert paddings(lowered) == [(1, 1, 0, 0)]
+    torch.testing.assert_close(lowered.run(x)[0], model(x), atol=0.051, rtol=0)
 
 
 def test_symbolic_amounts_in_front_of_a_quantized_convolution(caplog):
@@ -566,7 +567,7 @@ EXAMPLES = int(os.environ.get("HYPOTHESIS_EXAMPLES", 0))
 
 @settings(max_examples=EXAMPLES or 3, derandomize=not EXAMPLES, deadline=None, database=None)
 @given(
-    layers=st.lists(GEOMETRY, min_size=4, max_size=7),
+    layers=st.lists(GEOMETRY, min_size=3, max_size=5),
     size=st.tuples(st.integers(1, 3), st.just(6), st.integers(7, 9), st.integers(7, 9)),
     dtype=st.sampled_from([torch.float32, torch.float16]),
     channels_last=st.booleans(),
