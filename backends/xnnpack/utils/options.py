@@ -28,10 +28,12 @@ class XnnpackOptions:
         target_runtime: "patched" or "stock"; None is resolved on construction, see
             `resolve_target_runtime`.
         fuse_pads: whether FusePadIntoConvPass runs.
+        decompose_depthwise_conv_transpose: whether DecomposeDepthwiseConvTransposePass runs.
     """
 
     target_runtime: Optional[str] = None
     fuse_pads: bool = True
+    decompose_depthwise_conv_transpose: bool = True
 
     def __post_init__(self) -> None:
         object.__setattr__(
