@@ -17,16 +17,12 @@ _STORED = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 def stored_input(program: ExportedProgram, node: Node) -> Optional[InputSpec]:
     """The input spec of a parameter, buffer or constant that nobody writes, else None."""
     signature = program.graph_signature
-    if node.name in signature.buffers_to_mutate:
-        return None
-    return next(
-        (
-            spec
-            for spec in signature.input_specs
-            if spec.kind in _STORED and spec.arg.name == node.name
-        ),
-        None,
-    )
+    written = signature.buffers_to_mutate.values()
+    for spec in signature.input_specs:
+        if spec.arg.name == node.name:
+            stored = spec.kind in _STORED and spec.target not in written
+            return spec if stored else None
+    return None
 
 
 def inherit_custom_meta(node: Node, *sources: object) -> None:
