@@ -135,18 +135,18 @@ class DecomposeDepthwiseConvTransposePass(XNNPACKPass):
             new.meta = dict(meta)
             return new
 
-        def concatenate(nodes: Sequence[Node], dim: int) -> Node:
-            """In one node or a tree, in which fewer bytes move than in a chain."""
+        def concatenate(nodes: List[Node], dim: int) -> Node:
+            """In as few nodes as their inputs allow, each value as near to the end as can be."""
             while len(nodes) > _MAX_CONCATENATED:
-                groups = [
-                    nodes[i : i + _MAX_CONCATENATED]
-                    for i in range(0, len(nodes), _MAX_CONCATENATED)
-                ]
-                nodes = [
-                    call(aten.cat.default, list(group), dim) if len(group) > 1 else group[0]
-                    for group in groups
-                ]
-            return call(aten.cat.default, list(nodes), dim) if len(nodes) > 1 else nodes[0]
+                groups = []
+                surplus = len(nodes) - _MAX_CONCATENATED
+                while surplus > 0 and len(nodes) > 1:
+                    size = min(_MAX_CONCATENATED, surplus + 1)
+                    group, nodes = nodes[:size], nodes[size:]
+                    groups.append(call(aten.cat.default, group, dim))
+                    surplus -= len(group) - 1
+                nodes = groups + nodes
+            return call(aten.cat.default, nodes, dim) if len(nodes) > 1 else nodes[0]
 
         with graph.inserting_before(node):
             one_dimensional = len(rewrite.shape) == 3
