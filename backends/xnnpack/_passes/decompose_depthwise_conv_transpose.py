@@ -15,6 +15,7 @@ from executorch.backends.xnnpack.utils.conv_transpose_phases import (
     AxisPhase,
     PhasePlan,
     plan_phases,
+    why_not_faster,
 )
 from executorch.backends.xnnpack.utils.depth_to_space import (
     decline_depth_to_space,
@@ -83,7 +84,7 @@ class DecomposeDepthwiseConvTransposePass(XNNPACKPass):
         1. the weight is a parameter, buffer or constant nobody writes;
         2. groups, input and output channels are one number;
         3. float32 or float16;
-        4. the phases exist: see `plan_phases`;
+        4. the phases exist, see `plan_phases`, and are faster, see `why_not_faster`;
         5. the target runtime can interleave them: see `decline_depth_to_space`, and in
            one dimension at most one of batch and length is dynamic.
 
@@ -233,6 +234,9 @@ def plan_rewrite(node: Node, program: ExportedProgram) -> Union[_Rewrite, str]:
     plan = plan_phases(kernel_size, stride, padding, output_padding, dilation)
     if isinstance(plan, str):
         return plan
+    reason = why_not_faster(plan, image.shape)
+    if reason is not None:
+        return reason
 
     shape = tuple(
         size if isinstance(size, int) else -1 for size in node.meta["val"].shape

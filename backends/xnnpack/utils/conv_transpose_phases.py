@@ -7,9 +7,14 @@ kernel, reversed. With one phase per axis chosen, the phases interleave to the o
 
 from dataclasses import dataclass
 from itertools import product
-from typing import List, Sequence, Tuple, Union
+from math import prod
+from typing import List, Optional, Sequence, Tuple, Union
 
 import torch
+
+# XNNPACK's depthwise kernels go this far; beyond, it runs a convolution one channel at a
+# time, as it does a transposed one.
+MAX_TAPS = 25
 
 
 @dataclass(frozen=True)
@@ -92,6 +97,28 @@ def plan_phases(
             return f"kernel {k} with padding {p} needs a crop in front of a phase"
         per_axis.append(phases)
     return PhasePlan(s, padding, tuple(product(*per_axis)))
+
+
+def why_not_faster(plan: PhasePlan, shape: Sequence[object]) -> Optional[str]:
+    """Why the phases would not be faster than the transposed convolution, or None.
+
+    The bounds are measured: on x86-64, per geometry, rewrite and original in turns.
+
+    Args:
+        shape: (N, C, *size) of the input; what is not an int is dynamic and taken for large.
+    """
+    taps = max(prod(axis.taps for axis in phase) for phase in plan.phases)
+    if taps > MAX_TAPS:
+        return f"a phase has {taps} taps, and depthwise kernels take {MAX_TAPS}"
+    if shape[1] == 1:
+        return "one channel is one group, and runs as fast as the phases or faster"
+    elements = prod(size for size in shape if isinstance(size, int))
+    static = all(isinstance(size, int) for size in shape)
+    # A phase's nodes cost some microseconds, whatever they compute.
+    enough = 40 + 8 * plan.stride
+    if static and elements < enough:
+        return f"its input has {elements} elements, and stride {plan.stride} pays from {enough} on"
+    return None
 
 
 def _axis_phase(r: int, k: int, s: int, p: int, growth: int) -> AxisPhase:

@@ -1,6 +1,7 @@
 """Depthwise transposed convolutions become stride-1 convolutions: arithmetic, graph, file."""
 
 import logging
+import os
 from collections import Counter
 from itertools import product
 
@@ -19,6 +20,7 @@ from executorch.backends.xnnpack._passes.decompose_depthwise_conv_transpose impo
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.backends.xnnpack.test.deconvolutions import (
     build,
+    build_all,
     CASES,
     Clamp,
     depthwise,
@@ -26,7 +28,10 @@ from executorch.backends.xnnpack.test.deconvolutions import (
     Parallel,
 )
 from executorch.backends.xnnpack.test.lowered import lower
-from executorch.backends.xnnpack.utils.conv_transpose_phases import plan_phases
+from executorch.backends.xnnpack.utils.conv_transpose_phases import (
+    plan_phases,
+    why_not_faster,
+)
 from executorch.backends.xnnpack.utils.options import attach_options, XnnpackOptions
 from executorch.backends.xnnpack.utils.target_runtime import PATCHED, STOCK
 from executorch.exir import to_edge, to_edge_transform_and_lower
@@ -35,6 +40,7 @@ from executorch.exir.program._program import _transform
 from executorch.extension.pybindings.portable_lib import (
     _load_for_executorch_from_buffer,
 )
+from hypothesis import assume, given, settings, strategies as st
 from torch import nn
 from torch.export import Dim, export
 from torch.export.graph_signature import InputKind
@@ -134,7 +140,7 @@ def test_one_dimensional_phases_are_exact():
     x, rounds, other_sizes = integers(2, 3, 12), 0, 0
     for k, s, p, extra in geometries((1, 2, 3, 4, 5), range(1, 11)):
         plan = plan_phases([k], [s], [p], [extra], [1])
-        assert not (isinstance(plan, str) and covered(k, s, p, extra))
+        assert not (isinstance(plan, str) and covered(k, s, p, extra)), (k, s, p, extra)
         if isinstance(plan, str):
             continue
         weight = integers(3, 1, k)
@@ -390,6 +396,8 @@ DECLINED = {
     "s2_s1": (depthwise(6, (4, 3), (2, 1), 1), STRIDES),
     "s1_s2": (depthwise(6, (3, 4), (1, 2), 1), STRIDES),
     "s2_s3": (depthwise(6, (4, 5), (2, 3), 1), STRIDES),
+    "taps": (depthwise(6, 7, 1, 3), "a phase has 49 taps"),
+    "taps_of_one_phase": (depthwise(6, 11, 2, 5, 1), "a phase has 36 taps"),
     "dilated": (
         nn.ConvTranspose2d(6, 6, 3, 2, 2, 1, groups=6, dilation=2),
         "dilation [2, 2] is not 1",
@@ -443,10 +451,39 @@ def test_declines_by_weight(model, x, reason, debug):
     assert_declined(edge(model, (x,)), debug, reason)
 
 
-def test_declines_a_negative_pad(debug):
-    plan = plan_phases([1, 1], [1, 1], [0, 0], [0, 0], [1, 1])
-    assert not isinstance(plan, str)
-    assert "crop" in plan_phases([3], [2], [2], [1], [1])
+def test_declines_a_negative_pad():
+    # 3 * (H - 2) outputs, the first of which starts at the second input.
+    assert "crop" in plan_phases([3], [3], [3], [0], [1])
+
+
+@pytest.mark.parametrize(
+    "channels, size, stride, fires",
+    [
+        (1, (200, 200), 2, False),
+        (3, (4, 4), 2, False),
+        (2, (5, 6), 2, True),
+        (4, (4, 4), 4, False),
+        (3, (5, 5), 4, True),
+        (6, (4, 4), 8, False),
+        (7, (4, 4), 8, True),
+        (10, (4, 4), 16, False),
+        (11, (4, 4), 16, True),
+        (512, (1, 1), 16, True),
+    ],
+)
+def test_break_even(channels, size, stride, fires):
+    plan = plan_phases([stride] * 2, [stride], [0], [0], [1])
+    reason = why_not_faster(plan, (1, channels, *size))
+    assert (reason is None) == fires, reason
+    # Batches count, and what is not known is taken for large.
+    assert (why_not_faster(plan, (64, channels, *size)) is None) == (channels > 1)
+    assert (why_not_faster(plan, (1, channels, None, 1)) is None) == (channels > 1)
+
+
+def test_declines_what_would_not_be_faster(debug):
+    assert_declined(edge(depthwise(3, 8, 8), (X[:1, :3, :4, :4],)), debug, "48 elements")
+    debug.clear()
+    assert_declined(edge(depthwise(1, 4, 2, 1), (X[:, :1],)), debug, "one channel")
 
 
 def test_declines_behind_a_fused_activation(debug):
@@ -514,26 +551,30 @@ def test_equals_eager(name):
     assert_matches_eager(lowered, model, *inputs)
 
 
-@pytest.mark.parametrize("name", ["k4_s2_p1", "one_dimensional"])
-@pytest.mark.parametrize("target", [PATCHED, STOCK])
-def test_half_precision(name, target):
-    model, inputs = build(CASES[name], torch.float16)
+@pytest.mark.parametrize(
+    "target, dtype",
+    [(PATCHED, torch.float16), (STOCK, torch.float32), (STOCK, torch.float16)],
+    ids=str,
+)
+def test_equals_eager_in_other_types_and_for_other_runtimes(target, dtype):
+    model, inputs, nodes = build_all(dtype)
     lowered = lower(model, inputs, [XnnpackPartitioner(target_runtime=target)])
-    native = 1 if target == PATCHED and name == "k4_s2_p1" else 0
-    census = lowered.census()
-    assert census["XNNDepthToSpace2d"] == native and not census["XNNConvTranspose2d"]
-    assert census["XNNDepthwiseConv2d"] == CASES[name].nodes["XNNDepthwiseConv2d"]
-    assert_matches_eager(lowered, model, *inputs, dtype=torch.float16)
+    assert lowered.delegates() == 1 and not lowered.outside()
+    if target == STOCK:
+        del nodes["XNNDepthToSpace2d"]
+    assert nodes_of(lowered.census()) == nodes
+    assert_matches_eager(lowered, model, *inputs, dtype=dtype)
 
 
-def test_stock_runtime():
-    model = Parallel(*(CASES[name].model() for name in ("k4_s2_p1", "k5_s3_p1"))).eval()
-    inputs = tuple(torch.randn(*CASES[n].shapes[0]) for n in ("k4_s2_p1", "k5_s3_p1"))
-    lowered = lower(model, inputs, [XnnpackPartitioner(target_runtime=STOCK)])
-    census = lowered.census()
-    assert census["XNNDepthwiseConv2d"] == 13 and census["XNNStaticReshape"] == 4
-    assert not census["XNNDepthToSpace2d"] and not census["XNNConvTranspose2d"]
-    assert_matches_eager(lowered, model, *inputs)
+def test_a_lone_layer_is_transposed_once_on_each_side():
+    model, inputs = build(CASES["k4_s2_p1"])
+    lowered = lower(model, inputs, [XnnpackPartitioner(target_runtime=PATCHED)])
+    assert lowered.census() == {
+        "XNNStaticTranspose": 2,
+        "XNNDepthwiseConv2d": 4,
+        "XNNConcatenate4": 1,
+        "XNNDepthToSpace2d": 1,
+    }
 
 
 def test_what_is_left_alone_is_as_before():
@@ -672,13 +713,110 @@ def test_external_phase_weights():
 
 
 def test_channel_counts_of_no_vector_width_and_large_ones():
-    counts = (1, 2, 3, 49, 130)
+    counts = (1, 2, 3, 49, 1090)
     model = Parallel(*(depthwise(c, 4, 2, 1) for c in counts)).eval()
     inputs = tuple(torch.randn(1, c, 6, 5) for c in counts)
     lowered = lower(model, inputs)
     assert_matches_eager(lowered, model, *inputs)
     census = lowered.census()
-    assert census["XNNDepthwiseConv2d"] == 4 * census["XNNDepthToSpace2d"]
+    # One channel stays.
+    assert census["XNNConvTranspose2d"] == 1
+    assert census["XNNDepthwiseConv2d"] == 4 * census["XNNDepthToSpace2d"] == 16
+
+
+# Any model: hypothesis draws, the runtime and eager must agree
+
+settings.register_profile("ci", max_examples=10, deadline=None, derandomize=True)
+settings.register_profile("thorough", max_examples=300, deadline=None)
+
+# (kernel, padding, output padding) of an axis by stride, those with phases and all.
+AXES = {s: [g for g in geometries((s,), range(1, 9))] for s in (1, 2, 3, 4)}
+CLEAN = {s: [axis for axis in AXES[s] if covered(*axis)] for s in AXES}
+
+
+@st.composite
+def stacks(draw):
+    """One to two layers on one input, their shapes, and how many have phases."""
+    axes = draw(st.sampled_from((1, 2, 2)))
+    s = draw(st.sampled_from((1, 2, 2, 3, 4)))
+    channels = draw(st.integers(4, 20))
+    bounds = (4, 7) if axes == 2 else (20, 40)
+    size = draw(st.lists(st.integers(*bounds), min_size=axes, max_size=axes))
+    layers, fired, weight = [], 0, None
+    shape = (draw(st.integers(1, 3)), channels, *size)
+    for _ in range(draw(st.integers(1, 2))):
+        source = draw(st.sampled_from((CLEAN, CLEAN, AXES)))[s]
+        if weight is not None and draw(st.booleans()):
+            # On the same weight, so with its kernel.
+            source = [axis for axis in source if axis[0] == weight.shape[-1]]
+            source = source or [(weight.shape[-1], s, 0, 0)]
+        else:
+            weight = None
+        chosen = [draw(st.sampled_from(source)) for _ in range(axes)]
+        if weight is not None:
+            chosen = chosen[:1] * axes
+        kernel, _, padding, extra = (tuple(values) for values in zip(*chosen))
+        size = [(n - 1) * s - 2 * p + k + e for n, (k, _, p, e) in zip(size, chosen)]
+        # Above break-even, whatever the stride.
+        assume(min(size) >= 1 and torch.Size(size).numel() >= 20)
+        layer = depthwise(
+            channels, kernel, s, padding, extra, draw(st.booleans()), axes=axes
+        )
+        if weight is not None and weight.shape == layer.weight.shape:
+            layer.weight = weight
+        weight = layer.weight
+        layers.append(layer)
+        layers += draw(st.sampled_from(([], [nn.ReLU()], [nn.ReLU6()], [Clamp(-0.2, 0.3)])))
+        fired += has_phases(layer)
+    return nn.Sequential(*layers), shape, fired
+
+
+def has_phases(layer):
+    """By counting taps; the layer is large enough for any stride."""
+    axes = list(
+        zip(layer.kernel_size, layer.stride, layer.padding, layer.output_padding)
+    )
+    (s,) = set(layer.stride)
+    if torch.Size(-(-k // s) for k in layer.kernel_size).numel() > 25:
+        return False
+    if len(axes) == 2:
+        return all(covered(*axis) for axis in axes)
+    ((k, s, p, extra),) = axes
+    growth, rest = divmod(k + extra - 2 * p - s, s)
+    phases = [[i for i in range(k) if (r + p - i) % s == 0] for r in range(s)]
+    delays = [(r + p) // s for r in range(s)]
+    return not rest and all(
+        taps and len(taps) - 1 >= delay and delay + growth >= 0
+        for taps, delay in zip(phases, delays)
+    )
+
+
+@settings(settings.get_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci")))
+@given(
+    stacks=st.lists(stacks(), min_size=1, max_size=3),
+    dtype=st.sampled_from((torch.float32, torch.float32, torch.float16)),
+    target=st.sampled_from((PATCHED, STOCK)),
+    seed=st.integers(0, 2**16),
+)
+def test_any_model_equals_eager(stacks, dtype, target, seed):
+    random = torch.Generator().manual_seed(seed)
+    model = Parallel(*(layers for layers, _, _ in stacks))
+    for parameter in model.parameters():
+        with torch.no_grad():
+            parameter.copy_(torch.rand(parameter.shape, generator=random) - 0.5)
+    model = model.eval().to(dtype)
+    inputs = tuple(
+        torch.randn(shape, generator=random).to(dtype) for _, shape, _ in stacks
+    )
+    lowered = lower(model, inputs, [XnnpackPartitioner(target_runtime=target)])
+    assert not lowered.outside() and lowered.delegates() == 1
+    layers = [m for m in model.modules() if isinstance(m, nn.modules.conv._ConvTransposeNd)]
+    fired = sum(fired for _, _, fired in stacks)
+    assert lowered.census()["XNNConvTranspose2d"] == len(layers) - fired
+    expected = model(*inputs)
+    for output, reference in zip(lowered.run(*inputs), expected, strict=True):
+        tolerance = 2e-5 if dtype == torch.float32 else 3e-2
+        torch.testing.assert_close(output, reference, atol=tolerance, rtol=tolerance)
 
 
 # Proof that it is the default pipeline that does it

@@ -8,6 +8,7 @@ import pytest
 import torch
 from executorch.backends.xnnpack import custom_ops_lib  # noqa: F401, the operator
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from executorch.backends.xnnpack.test.deconvolutions import build_all
 from executorch.backends.xnnpack.test.lowered import lower
 from executorch.backends.xnnpack.test.runtime.native_build import (
     leave_out,
@@ -108,6 +109,26 @@ def test_order_is_exact(runners, tmp_path, target, dtype):
         (out,) = run_file(runner, lowered.buffer, (x,), tmp_path)
         out = torch.frombuffer(bytearray(out), dtype=dtype)
         assert torch.equal(out, Move()(x).flatten())
+
+
+@pytest.mark.parametrize("target", [PATCHED, STOCK])
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_depthwise_transposed_convolutions(runners, tmp_path, target, dtype):
+    """The files that the tests of the rewrite run on this processor."""
+    model, inputs, nodes = build_all(dtype)
+    lowered = lower(model, inputs, [XnnpackPartitioner(target_runtime=target)])
+    census = lowered.census()
+    assert census["XNNDepthwiseConv2d"] == nodes["XNNDepthwiseConv2d"]
+    assert census["XNNDepthToSpace2d"] == (
+        nodes["XNNDepthToSpace2d"] if target == PATCHED else 0
+    )
+    expected = model(*inputs)
+    for runner in runners:
+        outputs = run_file(runner, lowered.buffer, inputs, tmp_path)
+        for out, reference in zip(outputs, expected, strict=True):
+            out = torch.frombuffer(bytearray(out), dtype=dtype)
+            tolerance = {"atol": TOLERANCE[dtype], "rtol": TOLERANCE[dtype]}
+            torch.testing.assert_close(out, reference.flatten(), **tolerance)
 
 
 def test_the_wheel_holds_both_libraries_for_arm64(arm64_package):
