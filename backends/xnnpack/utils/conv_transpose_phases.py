@@ -115,7 +115,7 @@ def why_not_faster(plan: PhasePlan, shape: Sequence[object]) -> Optional[str]:
     elements = prod(size for size in shape if isinstance(size, int))
     static = all(isinstance(size, int) for size in shape)
     # A phase's nodes cost some microseconds, whatever they compute.
-    enough = 40 + 8 * plan.stride
+    enough = 32 + 8 * plan.stride
     if static and elements < enough:
         return f"its input has {elements} elements, and stride {plan.stride} pays from {enough} on"
     return None
