@@ -27,6 +27,9 @@ _SHAPE_ONLY = {
     )
 }
 
+# Of these, the ones that take their shape from elsewhere.
+_SHAPE_GIVEN = {aten.new_full, aten.new_ones, aten.new_zeros}
+
 # Uninitialized memory is not impure to torch.fx, but two runs differ.
 _UNINITIALIZED = {
     aten.empty,
@@ -74,8 +77,11 @@ def is_quantization_primitive(node: Node) -> bool:
 
 def reads(node: Node) -> List[Node]:
     """Inputs whose elements `node` depends on."""
-    index = _SHAPE_ONLY.get(_packet(node)) if node.op == "call_function" else None
-    if index is None or index >= len(node.args) or not _has_static_shape(node.args[index]):
+    packet = _packet(node)
+    index = _SHAPE_ONLY.get(packet) if node.op == "call_function" else None
+    if index is None or index >= len(node.args):
+        return list(node.all_input_nodes)
+    if packet not in _SHAPE_GIVEN and not _has_static_shape(node.args[index]):
         return list(node.all_input_nodes)
     rest = [arg for i, arg in enumerate(node.args) if i != index]
     leaves = pytree.tree_leaves((rest, dict(node.kwargs)))
@@ -244,6 +250,6 @@ def _stand_in(graph: torch.fx.Graph, node: Node) -> Node:
     value = node.meta["val"]
     return graph.call_function(
         torch.empty,
-        (tuple(value.shape),),
+        (tuple(value.shape) if _has_static_shape(node) else (),),
         {"dtype": value.dtype, "device": value.device},
     )

@@ -17,6 +17,7 @@ A convolution or linear is folded if
 Folding is exact: the operators are evaluated once, as they are.
 """
 
+import functools
 import hashlib
 import math
 from collections import defaultdict
@@ -25,6 +26,7 @@ from typing import Callable, Container, Dict, Iterable, List, Optional, Set, Tup
 
 import torch
 from executorch.backends.transforms.utils import delete_constant_placeholder
+from executorch.backends.xnnpack._passes.convert_to_linear import ConvertToLinearPass
 from executorch.exir.passes.constant_prop_pass import get_fake_mode
 from executorch.exir.passes.constant_values import (
     ConstantValues,
@@ -42,6 +44,7 @@ from torch.export.graph_signature import (
     TensorArgument,
 )
 from torch.fx import Node
+from torch.fx.passes.utils.source_matcher_utils import get_source_partitions
 from torch.utils import _pytree as pytree
 
 aten = torch.ops.aten
@@ -79,6 +82,7 @@ _GEMMS = {
     aten.addmm: _Gemm(("addmm.default",), ("mat2", "self")),
     aten.mm: _Gemm(("mm.default",), ("mat2",)),
     aten.matmul: _Gemm(("mm.default", "bmm.default"), sides=("self", "other")),
+    aten.linalg_matmul: _Gemm(("mm.default", "bmm.default"), sides=("self", "other")),
     aten.bmm: _Gemm(("bmm.default",), sides=("self", "mat2")),
     aten.baddbmm: _Gemm(("bmm.default",), sides=("batch1", "batch2")),
     aten.addbmm: _Gemm(("bmm.default",), sides=("batch1", "batch2")),
@@ -113,6 +117,9 @@ _REGIONS = {
     torch.ops.higher_order.wrap_with_autocast,
     torch.ops.higher_order.wrap_with_set_grad_enabled,
 }
+
+# ConvertToLinearPass looks through these at the weight of a decomposed linear.
+_TRANSPOSES = {aten.permute.default, aten.t.default, aten.transpose.int}
 
 _TRAINING = {
     OutputKind.LOSS_OUTPUT,
@@ -206,10 +213,13 @@ class _Planner:
         plan = FoldPlan()
         for node in self._program.graph.nodes:
             gemm = _gemm(node)
-            # A GEMM of constants is part of a computed weight, not what reads one.
-            if gemm is None or self._values.why_not(node) is None:
+            if gemm is None or self._is_part_of_a_constant(plan, node):
                 continue
-            static = _computed(node, gemm.static)
+            static = [
+                (name, weight)
+                for name, weight in self._untransposed(node, _computed(node, gemm.static))
+                if weight.op == "call_function"
+            ]
             sides = [
                 (name, side)
                 for name, side in _computed(node, gemm.sides)
@@ -226,6 +236,44 @@ class _Planner:
             elif sides and self._why_not_taken(node, gemm) is None:
                 self._add(plan, [side for _, side in sides], None)
         return plan
+
+    def _is_part_of_a_constant(self, plan: FoldPlan, node: Node) -> bool:
+        """A GEMM of constants is part of a computed weight, or a constant of its own."""
+        if self._values.why_not(node) is not None:
+            return False
+        for user in node.users:
+            if self._values.why_not(user) is not None and _gemm(user) is None:
+                is_tensor = isinstance(node.meta["val"], torch.Tensor)
+                return is_tensor and self._add(plan, [node], None) is None
+        return True
+
+    def _untransposed(
+        self, node: Node, operands: List[Tuple[str, Node]]
+    ) -> List[Tuple[str, Node]]:
+        """For a decomposed linear, the weight as the linear had it.
+
+        ConvertToLinearPass takes the first constant on the way for that.
+        """
+        if node not in self._linears:
+            return operands
+        return [
+            (name, value.args[0] if name == "mat2" and value.target in _TRANSPOSES else value)
+            for name, value in operands
+        ]
+
+    @functools.cached_property
+    def _linears(self) -> Set[Node]:
+        """mm and addmm nodes that ConvertToLinearPass takes for parts of a linear."""
+        partitions = get_source_partitions(
+            self._program.graph, ConvertToLinearPass.linear_modules
+        )
+        return {
+            node
+            for found in partitions.values()
+            for partition in found
+            for node in partition.nodes
+            if node.target in (aten.addmm.default, aten.mm.default)
+        }
 
     def _why_not_taken(self, node: Node, gemm: _Gemm) -> Optional[str]:
         if not any(config in self._configs for config in gemm.configs):
@@ -374,8 +422,8 @@ def _name(source: Optional[Node], tensor: torch.Tensor) -> str:
     """
     content = tensor.reshape(-1).view(torch.uint8).numpy()
     digest = hashlib.sha256(content).hexdigest()[:16]
-    shape = "x".join(str(size) for size in tensor.shape)
-    return f"{source.name if source else 'fill'}_folded_{shape}_{digest}"
+    kind = "x".join(str(size) for size in tensor.shape) + f"_{tensor.dtype}".replace("torch.", "")
+    return f"{source.name if source else 'fill'}_folded_{kind}_{digest}"
 
 
 def _lift(program: ExportedProgram, name: str, tensor: torch.Tensor) -> Node:
@@ -402,9 +450,13 @@ def _lift(program: ExportedProgram, name: str, tensor: torch.Tensor) -> Node:
 
 
 def _apply(program: ExportedProgram, plan: FoldPlan, values: ConstantValues) -> None:
+    # One folded constant may be computed from another, so all are traced back before any is replaced.
+    all_sources = {
+        fold: sorted(filter(values.is_stored, values.chain([fold])), key=nbytes)
+        for fold in plan.folds
+    }
     for fold, nodes in plan.folds.items():
-        sources = [node for node in values.chain([fold]) if values.is_stored(node)]
-        sources.sort(key=nbytes)
+        sources = all_sources[fold]
         tensor = plan.values[fold]
         name = _name(sources[-1] if sources else None, tensor)
         placeholder = _lift(program, name, tensor)
