@@ -15,6 +15,8 @@ import torch
 # XNNPACK's depthwise kernels go this far; beyond, it runs a convolution one channel at a
 # time, as it does a transposed one.
 MAX_TAPS = 25
+# Stride 16 in two dimensions. Every phase is a node, in the file and in all passes.
+MAX_PHASES = 256
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,8 @@ def why_not_faster(plan: PhasePlan, shape: Sequence[object]) -> Optional[str]:
     taps = max(prod(axis.taps for axis in phase) for phase in plan.phases)
     if taps > MAX_TAPS:
         return f"a phase has {taps} taps, and depthwise kernels take {MAX_TAPS}"
+    if len(plan.phases) > MAX_PHASES:
+        return f"stride {plan.stride} has {len(plan.phases)} phases, more than {MAX_PHASES}"
     if shape[1] == 1:
         return "one channel is one group, and runs as fast as the phases or faster"
     elements = prod(size for size in shape if isinstance(size, int))

@@ -404,6 +404,7 @@ DECLINED = {
     "s2_s3": (depthwise(6, (4, 5), (2, 3), 1), STRIDES),
     "taps": (depthwise(6, 7, 1, 3), "a phase has 49 taps"),
     "taps_of_one_phase": (depthwise(6, 11, 2, 5, 1), "a phase has 36 taps"),
+    "phases": (depthwise(6, 32, 32), "stride 32 has 1024 phases"),
     "dilated": (
         nn.ConvTranspose2d(6, 6, 3, 2, 2, 1, groups=6, dilation=2),
         "dilation [2, 2] is not 1",
