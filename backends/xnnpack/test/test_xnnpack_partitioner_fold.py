@@ -384,6 +384,7 @@ HIDDEN = {
     "tensordot": lambda x, W: torch.tensordot(x, W * 2, dims=([1], [1])),
     "tensordot_of_a_parameter": lambda x, W: torch.tensordot(x, W, dims=([1], [0])),
     "inner": lambda x, W: torch.inner(x, W * 2),
+    "linalg_matmul": lambda x, W: torch.linalg.matmul(x, W * 2),
     "chain_matmul": lambda x, W: torch.chain_matmul(x, W * 2),
     "multi_dot": lambda x, W: torch.linalg.multi_dot([x, W * 2]),
     "einsum": lambda x, W: torch.einsum("bi,io->bo", x, W * 2),
@@ -407,6 +408,35 @@ def test_products_of_other_names(product):
     assert len(folded(program).constants) == 1
     lowered = lower(program, (x,))
     assert not any("mm" in name or "mul" in name for name in lowered.outside())
+    assert_matches_eager(lowered, model, x)
+
+
+@pytest.mark.parametrize("decompositions", [{}, None], ids=["functional", "core"])
+def test_decomposed_program(decompositions):
+    layer = nn.Linear(8, 8)
+    model = nn.Sequential(weight_norm(nn.Linear(8, 8)), layer, Computed(lambda self: self.W.t() * 2))
+    x = torch.randn(2, 8)
+    program = export(model.eval(), (x,)).run_decompositions(decompositions)
+    lowered = lower(program, ())
+    assert not lowered.outside() and lowered.census()["XNNFullyConnected"] == 3
+    assert_matches_eager(lowered, model, x)
+    plain = export(layer, (x,)).run_decompositions(decompositions)
+    assert folded(plain) is plain
+
+
+def test_layer_of_a_constant_input():
+    class Query(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = weight_norm(nn.Linear(8, 8))
+            self.register_buffer("query", torch.randn(2, 8))
+
+        def forward(self, x):
+            return x + self.layer(self.query)
+
+    model, x = Query().eval(), torch.randn(2, 8)
+    lowered = lower(model, (x,))
+    assert not lowered.outside() and lowered.census()["XNNFullyConnected"] == 0
     assert_matches_eager(lowered, model, x)
 
 
@@ -859,6 +889,44 @@ def test_parameter_with_other_uses_is_kept(branch_on_computed):
         lowered = lower(program, (x,))
         assert lowered.census()["XNNFullyConnected"] == 1
         assert_matches_eager(lowered, model, x)
+
+
+def test_constants_computed_from_each_other_inherit_the_external_tag():
+    class Chained(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.W = nn.Parameter(torch.randn(8, 8))
+
+        def forward(self, x):
+            first = self.W * 2
+            return F.linear(F.linear(x, first), first + 1)
+
+    program = export(Chained(), (torch.randn(2, 8),))
+    for node in program.graph.find_nodes(op="placeholder"):
+        node.meta["custom"] = {"delegate_constant_tag": "model"}
+    ours = folded(program)
+    tags = [
+        node.meta["custom"]["delegate_constant_tag"]
+        for node in ours.graph.find_nodes(op="placeholder")
+        if node.name.startswith("c_")
+    ]
+    assert tags == ["model", "model"] and not ours.state_dict
+
+
+def test_equal_bytes_of_different_dtypes_are_two_constants():
+    class Fills(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.W = nn.Parameter(torch.randn(8, 8))
+
+        def forward(self, x, y):
+            half, brain = self.W.half(), self.W.bfloat16()
+            x = F.linear(x, half, half.new_zeros(8))
+            return x, F.linear(y, brain, brain.new_zeros(8))
+
+    inputs = (torch.randn(2, 8).half(), torch.randn(2, 8).bfloat16())
+    ours = folded(export(Fills(), inputs), enable_bf16=True)
+    assert len(ours.constants) == 4
 
 
 def test_one_folded_weight_is_stored_once():
