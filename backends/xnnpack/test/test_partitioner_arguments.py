@@ -57,12 +57,7 @@ def test_right_arguments_are_kept():
     ],
 )
 @pytest.mark.parametrize(
-    "partitioner",
-    [
-        XnnpackPartitioner,
-        XnnpackFloatingPointPartitioner,
-        XnnpackDynamicallyQuantizedPartitioner,
-    ],
+    "partitioner", [XnnpackPartitioner, XnnpackDynamicallyQuantizedPartitioner]
 )
 def test_a_misspelt_name_is_named_once(caplog, partitioner, name, close):
     with caplog.at_level(logging.WARNING):
@@ -79,5 +74,5 @@ def test_what_callers_in_executorch_pass_is_taken_in_silence(caplog):
         XnnpackPartitioner(force_fp32_dynamic_linear=True)
         XnnpackPartitioner(force_non_static_weights_for_f32_linear=True)
         XnnpackDynamicallyQuantizedPartitioner(enable_bf16=True)
-        XnnpackFloatingPointPartitioner(verbose=False)
+        XnnpackFloatingPointPartitioner()
     assert not caplog.records
