@@ -47,6 +47,9 @@ class WrittenState:
         if "_writers" not in vars(self):
             self._functional[id(program)] = functional
 
+    def has_several_methods(self) -> bool:
+        return len(self._programs) > 1
+
     def writer(self, name: str, tensor: torch.Tensor) -> Optional[str]:
         """The method that writes the state called `name`, if one does."""
         by_name = self._writers.get(name)

@@ -29,11 +29,16 @@ class XnnpackOptions:
             `resolve_target_runtime`.
         fuse_pads: whether FusePadIntoConvPass runs.
         decompose_depthwise_conv_transpose: whether DecomposeDepthwiseConvTransposePass runs.
+        keep_channels_last: keep values channels-last across elementwise operators, own their
+            constants, and delegate nearest upsampling.
+        move_scales: move scales and shifts into the layer before them.
     """
 
     target_runtime: Optional[str] = None
     fuse_pads: bool = True
     decompose_depthwise_conv_transpose: bool = True
+    keep_channels_last: bool = True
+    move_scales: bool = True
 
     def __post_init__(self) -> None:
         object.__setattr__(

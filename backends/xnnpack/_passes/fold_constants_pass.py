@@ -1,0 +1,80 @@
+import logging
+from typing import List, Union
+
+import torch
+from executorch.backends.xnnpack._passes.xnnpack_pass import XNNPACKPass
+from executorch.backends.xnnpack.utils.constants import add_constant, constant_of
+from executorch.backends.xnnpack.utils.elementwise import BINARY, UNARY
+from executorch.backends.xnnpack.utils.options import options_of
+from executorch.exir.dialects._ops import ops as exir_ops
+from executorch.exir.pass_base import PassResult
+from torch.fx import Node
+
+logger = logging.getLogger(__name__)
+
+
+class FoldConstantsPass(XNNPACKPass):
+    """
+    Computes elementwise operators of constants ahead of time.
+
+    Before:                                      After:
+        noise[H,W] --+                               noise * strength --+
+                     mul --+                                            +-- add
+        strength[] --+     +-- add                                  x --+
+                       x --+
+
+    The operands are those that own_constants gave to the delegate; among them are the casts by
+    which integers meet floating point values. Preconditions: (1) an elementwise operator, a cast or a
+    copy; (2) all of its tensors are constants; (3) the result has no more bytes than the largest
+    operand, so files do not grow, or than 64, for casts of single numbers. Exact: the same kernel
+    computes the same value. Has to stand after DimOrderOpsRevertPass, which turns dim-order copies
+    into the copies matched here, and before passes that read constants.
+    """
+
+    TARGETS = (
+        BINARY
+        | UNARY
+        | {exir_ops.edge.aten._to_copy.default, exir_ops.edge.aten.clone.default}
+    )
+    ALWAYS_SMALL = 64
+
+    def plan(self, node: Node) -> Union[List[torch.Tensor], str]:
+        """The tensors that `node` computes with, or why it stays."""
+        if node.target not in self.TARGETS:
+            return "it is not elementwise"
+        values = [constant_of(self.exported_program, n) for n in node.all_input_nodes]
+        if not values or any(value is None for value in values):
+            return "an operand is no constant"
+        result = node.meta["val"]
+        largest = max(value.nbytes for value in values)
+        if result.numel() * result.element_size() > max(largest, self.ALWAYS_SMALL):
+            return "the result is larger than its operands"
+        return values
+
+    def call(self, graph_module: torch.fx.GraphModule) -> PassResult:
+        if not options_of(self.exported_program).keep_channels_last:
+            return PassResult(graph_module, False)
+        graph = graph_module.graph
+        modified = False
+        for node in list(graph.nodes):
+            if node.op != "call_function":
+                continue
+            values = self.plan(node)
+            if isinstance(values, str):
+                logger.debug(f"{node} is not folded: {values}")
+                continue
+            known = dict(zip(node.all_input_nodes, values, strict=True))
+            args, kwargs = torch.fx.map_arg(
+                (node.args, node.kwargs), lambda n: known[n]
+            )
+            result = node.target(*args, **kwargs).contiguous()
+            folded = add_constant(
+                self.exported_program, graph, result, node.all_input_nodes[0]
+            )
+            node.replace_all_uses_with(folded)
+            graph.erase_node(node)
+            modified = True
+        if modified:
+            graph_module.recompile()
+            graph.lint()
+        return PassResult(graph_module, modified)

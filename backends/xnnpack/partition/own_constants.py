@@ -1,0 +1,111 @@
+"""Which constants of elementwise operators belong to the delegate.
+
+The partitioner configs take the weights of convolutions and linears; the constants of all other
+operators reach the delegate as inputs, where no pass knows their values and no layout can be chosen
+ahead of time. Here the delegate takes them as well.
+"""
+
+import logging
+from typing import Optional
+
+from executorch.backends.xnnpack.utils.elementwise import (
+    BINARY,
+    PER_TENSOR_QDQ,
+    UNARY,
+)
+from executorch.exir.backend.canonical_partitioners.config_partitioner import (
+    is_constant_data,
+)
+from executorch.exir.backend.partitioner import PartitionResult
+from executorch.exir.dialects._ops import ops as exir_ops
+from executorch.exir.program._written_state import WrittenState
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+logger = logging.getLogger(__name__)
+
+_TAG = "delegation_tag"
+
+# Casts and copies, which fold_constants_pass computes when they read a constant alone.
+_COPIES = frozenset(
+    {
+        exir_ops.edge.aten._to_copy.default,
+        exir_ops.edge.aten.clone.default,
+        exir_ops.edge.dim_order_ops._to_dim_order_copy.default,
+        exir_ops.edge.dim_order_ops._clone_dim_order.default,
+    }
+)
+# Not gemms: without static weights they are asked to keep theirs outside.
+_READERS = (
+    BINARY | UNARY | PER_TENSOR_QDQ | _COPIES | {exir_ops.edge.aten.cat.default}
+)
+
+
+def own_constants(
+    result: PartitionResult, written: Optional[WrittenState] = None
+) -> PartitionResult:
+    """Tags constants that nobody but the delegates' elementwise operators read.
+
+    A constant that delegates share goes to one of them, as the lowering copies it for the others; named
+    data is stored once per content. `written` tells which state the methods of this lowering call write.
+    """
+    program = result.tagged_exported_program
+    nodes = list(program.graph.nodes)
+    for node in reversed(nodes):
+        if node.target in _COPIES and _TAG not in node.meta:
+            _own_cast(program, node, written)
+    for node in nodes:
+        if node.op != "placeholder" or _TAG in node.meta:
+            continue
+        if not is_constant_data(program, node):
+            continue
+        reason = decline_constant(program, node, written)
+        if reason is None:
+            node.meta[_TAG] = min(user.meta[_TAG] for user in node.users)
+        else:
+            logger.debug(f"{node} stays an input: {reason}")
+    return result
+
+
+def decline_constant(
+    program: ExportedProgram, node: Node, written: Optional[WrittenState]
+) -> Optional[str]:
+    """Why the delegate does not take the constant `node`, or None."""
+    if not node.users:
+        return "nothing reads it"
+    for user in node.users:
+        if _TAG not in user.meta:
+            return f"{user} reads it outside"
+        if user.target not in _READERS:
+            return f"{user} is no elementwise operator"
+    return decline_state(program, node, written)
+
+
+def decline_state(
+    program: ExportedProgram, node: Node, written: Optional[WrittenState]
+) -> Optional[str]:
+    """Why the tensor behind the placeholder `node` is no constant, or None."""
+    signature = program.graph_signature
+    name = signature.inputs_to_buffers.get(node.name)
+    if name is None:
+        return None
+    if name in signature.buffers_to_mutate.values():
+        return "it is written"
+    if written is not None and written.has_several_methods():
+        tensor = program.state_dict.get(name, program.constants.get(name))
+        writer = written.writer(name, tensor)
+        if writer is not None:
+            return f"method {writer} writes it"
+    return None
+
+
+def _own_cast(
+    program: ExportedProgram, node: Node, written: Optional[WrittenState]
+) -> None:
+    """A cast of a small constant, the form in which integers meet floating point values."""
+    source = node.args[0]
+    tags = {user.meta.get(_TAG) for user in node.users}
+    if len(tags) != 1 or None in tags or not is_constant_data(program, source):
+        return
+    if decline_state(program, source, written) is None:
+        node.meta[_TAG] = tags.pop()

@@ -1,0 +1,34 @@
+"""Constants of the program that a pass works on: read, add."""
+
+from typing import Optional
+
+import torch
+from executorch.backends.transforms.utils import create_constant_placeholder
+from executorch.backends.xnnpack.utils.utils import get_param_tensor, is_param_node
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+from torch.fx import Graph, Node
+
+
+def constant_of(program: ExportedProgram, node: object) -> Optional[torch.Tensor]:
+    """The tensor behind a placeholder that the delegate owns, or None."""
+    if not isinstance(node, Node) or not is_param_node(program, node):
+        return None
+    tensor = get_param_tensor(program, node)
+    return None if tensor is None else tensor.detach()
+
+
+def add_constant(
+    program: ExportedProgram, graph: Graph, tensor: torch.Tensor, source: Node
+) -> Node:
+    """A placeholder for `tensor`, which comes from that of `source`: external data stays external."""
+    taken = {node.name for node in graph.nodes}
+    names = (f"{source.name}_{i}" for i in range(len(taken) + 1))
+    name = next(name for name in names if name not in taken)
+    with graph.inserting_before(next(iter(graph.nodes))):
+        node = create_constant_placeholder(
+            program, graph, name, InputKind.CONSTANT_TENSOR, tensor
+        )
+    if "custom" in source.meta:
+        node.meta["custom"] = source.meta["custom"]
+    return node
