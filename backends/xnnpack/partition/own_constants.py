@@ -35,10 +35,7 @@ _COPIES = frozenset(
         exir_ops.edge.dim_order_ops._clone_dim_order.default,
     }
 )
-# Not gemms: without static weights they are asked to keep theirs outside.
-_READERS = (
-    BINARY | UNARY | PER_TENSOR_QDQ | _COPIES | {exir_ops.edge.aten.cat.default}
-)
+_ELEMENTWISE = BINARY | UNARY | {exir_ops.edge.aten.cat.default}
 
 
 def own_constants(
@@ -76,9 +73,18 @@ def decline_constant(
     for user in node.users:
         if _TAG not in user.meta:
             return f"{user} reads it outside"
-        if user.target not in _READERS:
-            return f"{user} is no elementwise operator"
+        if not _reads_elementwise(user):
+            return f"not only elementwise operators read {user}"
     return decline_state(program, node, written)
+
+
+def _reads_elementwise(reader: Node) -> bool:
+    """Not for gemms: those whose weights are not static are asked to keep them outside."""
+    if reader.target in _ELEMENTWISE:
+        return True
+    if reader.target not in PER_TENSOR_QDQ | _COPIES:
+        return False
+    return all(_reads_elementwise(user) for user in reader.users)
 
 
 def decline_state(
@@ -102,7 +108,7 @@ def decline_state(
 def _own_cast(
     program: ExportedProgram, node: Node, written: Optional[WrittenState]
 ) -> None:
-    """A cast of a small constant, the form in which integers meet floating point values."""
+    """A cast of a constant, the form in which integers meet floating point values."""
     source = node.args[0]
     tags = {user.meta.get(_TAG) for user in node.users}
     if len(tags) != 1 or None in tags or not is_constant_data(program, source):
