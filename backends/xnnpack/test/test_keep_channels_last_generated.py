@@ -19,7 +19,7 @@ _COMMON = {
     "suppress_health_check": list(HealthCheck),
     "database": None,
 }
-settings.register_profile("default", max_examples=12, derandomize=True, **_COMMON)
+settings.register_profile("default", max_examples=8, derandomize=True, **_COMMON)
 settings.register_profile("long", max_examples=500, **_COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 

@@ -44,8 +44,8 @@ LAYERS = {
     "depthwise": (nn.Conv2d(4, 8, 3, groups=4), IMAGE, (8, 1, 1)),
     "transposed": (nn.ConvTranspose2d(4, C, 3, 2), IMAGE, (C, 1, 1)),
     "grouped transposed": (nn.ConvTranspose2d(4, 4, 2, 2, groups=4), IMAGE, (4, 1, 1)),
-    "one-dimensional": (nn.Conv1d(4, C, 3), IMAGE[..., 0], (C, 1)),
-    "linear": (nn.Linear(5, C, bias=False), IMAGE[0, 0], (C,)),
+    "one-dimensional": (nn.Conv1d(4, C, 3), IMAGE[..., 0].contiguous(), (C, 1)),
+    "linear": (nn.Linear(5, C, bias=False), IMAGE[0, 0].contiguous(), (C,)),
     "linear with bias": (nn.Linear(5, C), IMAGE, (C,)),
 }
 
