@@ -44,7 +44,7 @@ def own_constants(
     """Tags constants that nobody but the delegates' elementwise operators read.
 
     A constant that delegates share goes to one of them, as the lowering copies it for the others; named
-    data is stored once per content. `written` tells which state the methods of this lowering call write.
+    data is stored once per content. `written` tells which state the other methods of this lowering call write.
     """
     program = result.tagged_exported_program
     nodes = list(program.graph.nodes)
@@ -97,7 +97,7 @@ def decline_state(
         return None
     if name in signature.buffers_to_mutate.values():
         return "it is written"
-    if written is not None and written.has_several_methods():
+    if written is not None:
         tensor = program.state_dict.get(name, program.constants.get(name))
         writer = written.writer(name, tensor)
         if writer is not None:
