@@ -12,6 +12,8 @@ from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
     XNNPACKQuantizer,
 )
 from executorch.backends.xnnpack.test.lowered import lower, Lowered
+from executorch.exir import ExecutorchBackendConfig
+from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
 from torch import nn
 from torch.export import Dim, export
 from torch.nn import functional as F
@@ -368,7 +370,11 @@ def test_a_written_buffer_is_no_constant():
             return y
 
     model = Counter().eval()
-    run = lower(model, (image(),)).load()
+    # The file has to hold where the state starts.
+    config = ExecutorchBackendConfig(
+        passes=[InitializedMutableBufferPass(["state"])]
+    )
+    run = lower(model, (image(),), executorch_config=config).load()
     for _ in range(3):
         torch.testing.assert_close(run(image())[0], model(image()), atol=1e-5, rtol=1e-4)
 
