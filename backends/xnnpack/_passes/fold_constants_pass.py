@@ -26,9 +26,10 @@ class FoldConstantsPass(XNNPACKPass):
     The operands are those that own_constants gave to the delegate; among them are the casts by
     which integers meet floating point values. Preconditions: (1) an elementwise operator, a cast or a
     copy; (2) all of its tensors are constants; (3) the result has no more bytes than the largest
-    operand, so files do not grow, or than 64, for casts of single numbers. Exact: the same kernel
-    computes the same value. Has to stand after DimOrderOpsRevertPass, which turns dim-order copies
-    into the copies matched here, and before passes that read constants.
+    operand, so files do not grow, or than 64, for casts of single numbers; (4) no output of the delegate,
+    which cannot be a constant. Exact: the same kernel computes the same value. Has to stand after
+    DimOrderOpsRevertPass, which turns dim-order copies into the copies matched here, and before passes that read
+    constants.
     """
 
     TARGETS = (
@@ -45,6 +46,8 @@ class FoldConstantsPass(XNNPACKPass):
         values = [constant_of(self.exported_program, n) for n in node.all_input_nodes]
         if not values or any(value is None for value in values):
             return "an operand is no constant"
+        if any(user.op == "output" for user in node.users):
+            return "the delegate returns it"
         result = node.meta["val"]
         largest = max(value.nbytes for value in values)
         if result.numel() * result.element_size() > max(largest, self.ALWAYS_SMALL):

@@ -68,6 +68,9 @@ class SettleLayoutsPass(XNNPACKPass):
         tensor = constant_of(self.exported_program, node.args[0])
         if tensor is None or not _is_layout_change(node):
             return False
+        # The delegate cannot return a constant.
+        if any(user.op == "output" for user in node.users):
+            return False
         stored = self._stored(graph, tensor, node.args[0], node)
         node.replace_all_uses_with(stored)
         return True

@@ -11,6 +11,7 @@ from typing import Optional
 from executorch.backends.xnnpack.utils.elementwise import (
     BINARY,
     PER_TENSOR_QDQ,
+    rank_of,
     UNARY,
 )
 from executorch.exir.backend.canonical_partitioners.config_partitioner import (
@@ -48,19 +49,20 @@ def own_constants(
     """
     program = result.tagged_exported_program
     nodes = list(program.graph.nodes)
-    for node in reversed(nodes):
-        if node.target in _COPIES and _TAG not in node.meta:
-            _own_cast(program, node, written)
     for node in nodes:
         if node.op != "placeholder" or _TAG in node.meta:
             continue
         if not is_constant_data(program, node):
             continue
+        casts = [user for user in node.users if _own_cast(user)]
         reason = decline_constant(program, node, written)
         if reason is None:
             node.meta[_TAG] = min(user.meta[_TAG] for user in node.users)
         else:
             logger.debug(f"{node} stays an input: {reason}")
+            # XNNPACK has no casts: they are computed ahead of time, or outside.
+            for cast in casts:
+                del cast.meta[_TAG]
     return result
 
 
@@ -80,11 +82,13 @@ def decline_constant(
 
 def _reads_elementwise(reader: Node) -> bool:
     """Not for gemms: those whose weights are not static are asked to keep them outside."""
-    if reader.target in _ELEMENTWISE:
-        return True
-    if reader.target not in PER_TENSOR_QDQ | _COPIES:
+    if reader.target not in _ELEMENTWISE | PER_TENSOR_QDQ | _COPIES:
         return False
-    return all(_reads_elementwise(user) for user in reader.users)
+    # Constants of rank 0 have rank 1 in XNNPACK, and so has what is computed of them: it has to stay inside.
+    if reader.target in _ELEMENTWISE and rank_of(reader) > 0:
+        return True
+    tag = reader.meta.get(_TAG)
+    return all(user.meta.get(_TAG) == tag and _reads_elementwise(user) for user in reader.users)
 
 
 def decline_state(
@@ -105,13 +109,12 @@ def decline_state(
     return None
 
 
-def _own_cast(
-    program: ExportedProgram, node: Node, written: Optional[WrittenState]
-) -> None:
-    """A cast of a constant, the form in which integers meet floating point values."""
-    source = node.args[0]
+def _own_cast(node: Node) -> bool:
+    """Tags a cast of a constant, the form in which integers meet floating point values."""
+    if node.target not in _COPIES or _TAG in node.meta:
+        return False
     tags = {user.meta.get(_TAG) for user in node.users}
-    if len(tags) != 1 or None in tags or not is_constant_data(program, source):
-        return
-    if decline_state(program, source, written) is None:
-        node.meta[_TAG] = tags.pop()
+    if len(tags) != 1 or None in tags:
+        return False
+    node.meta[_TAG] = tags.pop()
+    return True

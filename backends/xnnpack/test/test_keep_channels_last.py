@@ -417,3 +417,27 @@ def test_a_buffer_that_another_method_writes_is_no_constant():
         to_edge_transform_and_lower(programs, partitioner=[XnnpackPartitioner()])
     reader = next(g for g in graphs if any("Conv" in type(n.xnode_union).__name__ for n in g.xnodes))
     assert len(reader.input_ids) == 2, "the image and the state"
+
+
+@pytest.mark.parametrize("rank", (0, 1, 3))
+def test_what_is_computed_of_constants_alone_may_be_returned(rank):
+    """Values of constants that the delegate, or an operator outside, hands on."""
+
+    class Returns(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(3, 3, 3, padding=1)
+            self.register_buffer("whole", torch.tensor(3).reshape([1] * rank))
+            self.scale = nn.Parameter(near_one(*((3, 1, 1) if rank == 3 else [1] * rank)))
+
+        def forward(self, x):
+            y = self.conv(x) * self.whole + self.scale.abs() * 3
+            y = self.conv(y / self.scale.exp().sqrt())
+            computed = self.scale.abs() * 3, self.scale * self.whole, self.scale * 2
+            joined = torch.cat([self.scale.exp().reshape(-1), computed[2].reshape(-1)])
+            return y, *computed, joined, self.whole + 1, self.whole.float() * 2
+
+    model = Returns().eval()
+    lowered = lower(model, (image(),))
+    for actual, expected in zip(lowered.run(image()), model(image()), strict=True):
+        torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
