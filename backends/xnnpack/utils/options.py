@@ -31,7 +31,7 @@ class XnnpackOptions:
         decompose_depthwise_conv_transpose: whether DecomposeDepthwiseConvTransposePass runs.
         keep_channels_last: keep values channels-last across elementwise operators, own their
             constants, and delegate nearest upsampling.
-        move_scales: move scales and shifts into the layer before them.
+        move_scales: move scales, shifts and clamps into the operator before them.
     """
 
     target_runtime: Optional[str] = None
