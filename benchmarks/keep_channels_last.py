@@ -36,7 +36,7 @@ OPTIONS = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("models", nargs="*", metavar="MODEL", help=f"of {', '.join(MODELS)} (default all)")
-    parser.add_argument("--rounds", type=int, default=7, help="runs of each (default 7)")
+    parser.add_argument("--rounds", type=int, default=15, help="runs of each (default 15)")
     arguments = parser.parse_args()
     unknown = [name for name in arguments.models if name not in MODELS]
     if unknown:

@@ -21,9 +21,12 @@ def migan(filter: str = "published", resolution: int = 256, seed: int = 0) -> nn
         "deconvolution": one depthwise transposed convolution, kernel 4, stride 2, padding 1.
     """
     model = seeded(Generator(resolution, filter), seed)
+    random = torch.Generator().manual_seed(seed)
     for module in model.modules():
         if isinstance(module, (Downsample, Upsample, Deconvolution)):
             module.reset_filter()
+        elif isinstance(module, Separable) and module.noisy:
+            module.noise.normal_(generator=random)
     return model
 
 
@@ -108,9 +111,8 @@ class Separable(nn.Module):
         self.upsample = upsample or nn.Identity()
         self.noisy = noise_resolution is not None
         if self.noisy:
-            shape = (noise_resolution, noise_resolution)
-            random = torch.Generator().manual_seed(noise_resolution)
-            self.register_buffer("noise", torch.randn(shape, generator=random))
+            # Filled with the seeded weights: every layer has its own.
+            self.register_buffer("noise", torch.empty(noise_resolution, noise_resolution))
             self.noise_strength = nn.Parameter(torch.zeros([]))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -23,13 +23,12 @@ class FoldConstantsPass(XNNPACKPass):
         strength[] --+     +-- add                                  x --+
                        x --+
 
-    The operands are those that own_constants gave to the delegate; among them are the casts by
-    which integers meet floating point values. Preconditions: (1) an elementwise operator, a cast or a
-    copy; (2) all of its tensors are constants; (3) the result has no more bytes than the largest
-    operand, so files do not grow, or than 64, for casts of single numbers; (4) no output of the delegate,
-    which cannot be a constant. Exact: the same kernel computes the same value. Has to stand after
-    DimOrderOpsRevertPass, which turns dim-order copies into the copies matched here, and before passes that read
-    constants.
+    The operands are those that own_constants gave to the delegate; among them are the casts by which integers meet
+    floating point values. Preconditions: (1) an elementwise operator, a cast or a copy; (2) all of its tensors are
+    constants; (3) the result has no more bytes than an operand that nothing else reads, so files do not grow, or than
+    64, for casts of single numbers; (4) no output of the delegate, which cannot be a constant. Exact: the same kernel
+    computes the same value. Has to stand after DimOrderOpsRevertPass, which turns dim-order copies into the copies
+    matched here, and before passes that read constants.
     """
 
     TARGETS = (
@@ -49,9 +48,10 @@ class FoldConstantsPass(XNNPACKPass):
         if any(user.op == "output" for user in node.users):
             return "the delegate returns it"
         result = node.meta["val"]
-        largest = max(value.nbytes for value in values)
-        if result.numel() * result.element_size() > max(largest, self.ALWAYS_SMALL):
-            return "the result is larger than its operands"
+        size = result.numel() * result.element_size()
+        gone = (v.nbytes for n, v in zip(node.all_input_nodes, values) if len(n.users) == 1)
+        if size > max(self.ALWAYS_SMALL, *gone, 0):
+            return "the result is larger than what it makes needless"
         return values
 
     def call(self, graph_module: torch.fx.GraphModule) -> PassResult:

@@ -441,3 +441,16 @@ def test_what_is_computed_of_constants_alone_may_be_returned(rank):
     lowered = lower(model, (image(),))
     for actual, expected in zip(lowered.run(image()), model(image()), strict=True):
         torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_a_constant_that_two_layers_scale_is_stored_once():
+    noise = torch.randn(64, 64, generator=torch.Generator().manual_seed(3))
+
+    def body(y, noise, first, second):
+        y = (y + noise * first).relu()
+        return y + noise * second
+
+    constants = [noise, near_one(), near_one() + 1]
+    model = Between(body, constants)
+    lowered = assert_channels_last(model, image(0, 64, 64), atol=1e-4)
+    assert len(lowered.buffer) < 2 * noise.nbytes
