@@ -15,11 +15,12 @@ UPSTREAM := executorch.backends.xnnpack.test.ops.test_conv1d \
   executorch.exir.tests.test_partitioner_pre_decomposition \
   executorch.exir.program.test.test_fake_program \
   executorch.exir.program.test.test_program
+SUITES := passes ops serialization quantizer test_xnnpack_partitioner.py
 
 # Two workers share the cores.
-test: export OMP_NUM_THREADS = 1
+test upstream-suite: export OMP_NUM_THREADS = 1
 
-.PHONY: demo test test-ours test-upstream link clean
+.PHONY: demo test test-ours test-upstream upstream-suite link clean
 .DELETE_ON_ERROR:
 
 demo: link
@@ -33,10 +34,18 @@ test-ours: link
 # The suites of the installed package, unchanged; the plugin only spares repeated work (half to two thirds of the
 # time). Byte code and cache would be left in the package. Some compare unseeded random numbers within a tolerance, so
 # a failure is repeated before it counts.
+INSTALLED = $$(echo .venv/lib/python3*/site-packages/executorch)
+PYTEST_INSTALLED = PYTHONDONTWRITEBYTECODE=1 $(PY) -m pytest -n $(WORKERS) --dist worksteal --reruns 2 -p no:cacheprovider \
+  -p patchset.pytest_memo -c /dev/null --rootdir=$(INSTALLED) $$(grep -v '^\#' upstream-known-failures.txt)
+
 test-upstream: link
-	PYTHONDONTWRITEBYTECODE=1 $(PY) -m pytest -n $(WORKERS) --dist worksteal --reruns 2 -p no:cacheprovider \
-	  -p patchset.pytest_memo -c /dev/null \
-	  --rootdir=$$(echo .venv/lib/python3*/site-packages/executorch) $$(grep -v '^#' upstream-known-failures.txt) --pyargs $(UPSTREAM)
+	$(PYTEST_INSTALLED) --pyargs $(UPSTREAM)
+
+# All of upstream's suites for the backend; links are the patch set's own tests. Some three quarters of an hour.
+upstream-suite: link
+	$(PYTEST_INSTALLED) $$(find $(addprefix $(INSTALLED)/backends/xnnpack/test/,$(SUITES)) -name 'test_*.py' -type f)
+	$(PYTEST_INSTALLED) -m backend_xnnpack \
+	  $(addprefix $(INSTALLED)/backends/test/suite/operators/,test_conv2d.py test_convtranspose2d.py)
 
 # New files and hooks of the checkout are brought into .venv every time; it takes a second.
 link: .venv/installed
