@@ -3,7 +3,7 @@ from typing import Dict, Union
 
 import torch
 from executorch.backends.xnnpack._passes.xnnpack_pass import XNNPACKPass
-from executorch.backends.xnnpack.utils.constants import add_constant
+from executorch.backends.xnnpack.utils.constants import add_constant, constant_of
 from executorch.backends.xnnpack.utils.elementwise import (
     combines_tensors,
     dynamic_sizes,
@@ -100,6 +100,12 @@ class AlignOperandsPass(XNNPACKPass):
 
     def _view(self, graph: Graph, source: Node) -> Node:
         shape = (1,) * (4 - rank_of(source)) + shape_of(source)
+        first_reader = _first_reader(source)
+        constant = constant_of(self.exported_program, source)
+        # The layout pass indexes what a view reads, and takes strides for a layout.
+        if constant is not None and (constant.dim() == 0 or not constant.is_contiguous()):
+            constant = constant.contiguous().reshape(shape)
+            source = add_constant(self.exported_program, graph, constant, source)
         value = source.meta["val"].reshape(shape)
         if dynamic_sizes(shape) > 1:
             one = torch.ones(1, 1, 1, 1, dtype=value.dtype)
@@ -107,7 +113,7 @@ class AlignOperandsPass(XNNPACKPass):
             target, args = aten.mul.Tensor, (source, one)
         else:
             target, args = aten.view_copy.default, (source, reshape_sizes(shape))
-        with graph.inserting_before(_first_reader(source)):
+        with graph.inserting_before(first_reader):
             view = graph.call_function(target, args)
         view.meta["val"] = value
         return view

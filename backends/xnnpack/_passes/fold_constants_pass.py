@@ -25,22 +25,20 @@ class FoldConstantsPass(XNNPACKPass):
 
     The operands are those that own_constants gave to the delegate; among them are the casts by which integers meet
     floating point values. Preconditions: (1) an elementwise operator, a cast or a copy; (2) all of its tensors are
-    constants; (3) the result has no more bytes than an operand that nothing else reads, so files do not grow, or than
-    64, for casts of single numbers; (4) no output of the delegate, which cannot be a constant. Exact: the same kernel
+    constants; (3) but for casts and copies, the result has no more bytes than an operand that nothing else reads, so
+    files do not grow; (4) no output of the delegate, which cannot be a constant. Exact: the same kernel
     computes the same value. Has to stand after DimOrderOpsRevertPass, which turns dim-order copies into the copies
     matched here, and before passes that read constants.
     """
 
-    TARGETS = (
-        BINARY
-        | UNARY
-        | {exir_ops.edge.aten._to_copy.default, exir_ops.edge.aten.clone.default}
+    # XNNPACK has no node for these; own_constants gives the delegate those that are to be stored.
+    COPIES = frozenset(
+        {exir_ops.edge.aten._to_copy.default, exir_ops.edge.aten.clone.default}
     )
-    ALWAYS_SMALL = 64
 
     def plan(self, node: Node) -> Union[List[torch.Tensor], str]:
         """The tensors that `node` computes with, or why it stays."""
-        if node.target not in self.TARGETS:
+        if node.target not in BINARY | UNARY | self.COPIES:
             return "it is not elementwise"
         values = [constant_of(self.exported_program, n) for n in node.all_input_nodes]
         if not values or any(value is None for value in values):
@@ -49,8 +47,8 @@ class FoldConstantsPass(XNNPACKPass):
             return "the delegate returns it"
         result = node.meta["val"]
         size = result.numel() * result.element_size()
-        gone = (v.nbytes for n, v in zip(node.all_input_nodes, values) if len(n.users) == 1)
-        if size > max(self.ALWAYS_SMALL, *gone, 0):
+        gone = [v.nbytes for n, v in zip(node.all_input_nodes, values) if len(n.users) == 1]
+        if node.target not in self.COPIES and size > max(gone, default=0):
             return "the result is larger than what it makes needless"
         return values
 

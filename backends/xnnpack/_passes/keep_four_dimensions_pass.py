@@ -36,7 +36,7 @@ class KeepFourDimensionsPass(XNNPACKPass):
     Preconditions of an operator: (1) elementwise, a concatenation, a slice or a constant pad; (2) its result has three
     dimensions; (3) at least one tensor comes from a squeeze of the last of four dimensions; (4) every other has one
     element or at most one dynamic size, so that the reshape that unsqueezes it can be said. Exact. Has to stand
-    directly behind Conv1dUnsqueezePass.
+    behind Conv1dUnsqueezePass and FusePadIntoConvPass.
     """
 
     TARGETS = (

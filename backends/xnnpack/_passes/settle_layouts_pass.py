@@ -120,6 +120,8 @@ class SettleLayoutsPass(XNNPACKPass):
             return False
         if any(user.target not in BINARY or is_one_element(user) for user in node.users):
             return False
+        while number.target is aten.view_copy.default and is_one_element(number.args[0]):
+            number = number.args[0]
         node.replace_all_uses_with(number)
         return True
 

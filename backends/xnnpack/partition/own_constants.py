@@ -36,6 +36,8 @@ _COPIES = frozenset(
         exir_ops.edge.dim_order_ops._clone_dim_order.default,
     }
 )
+# Bytes that a cast may take although its operand has less: one number, or few.
+_ALWAYS_SMALL = 64
 _ELEMENTWISE = BINARY | UNARY | {exir_ops.edge.aten.cat.default}
 
 
@@ -116,5 +118,13 @@ def _own_cast(node: Node) -> bool:
     tags = {user.meta.get(_TAG) for user in node.users}
     if len(tags) != 1 or None in tags:
         return False
+    # It is computed ahead of time, and stored.
+    if _bytes(node) > max(_bytes(node.args[0]), _ALWAYS_SMALL):
+        return False
     node.meta[_TAG] = tags.pop()
     return True
+
+
+def _bytes(node: Node) -> int:
+    value = node.meta["val"]
+    return value.numel() * value.element_size()

@@ -142,6 +142,8 @@ def test_values_computed_outside():
         Between(body), image(), *inputs, near_one(1, C, H, W), extra=1
     )
     assert len(lowered.graphs[0].input_ids) == 6
+    # None for the numbers; two for the scale and two for the map, to four dimensions and to their layout.
+    assert lowered.census()["XNNStaticReshape"] == 4
 
 
 def test_dynamic_height_and_width():
@@ -454,3 +456,40 @@ def test_a_constant_that_two_layers_scale_is_stored_once():
     model = Between(body, constants)
     lowered = assert_channels_last(model, image(0, 64, 64), atol=1e-4)
     assert len(lowered.buffer) < 2 * noise.nbytes
+
+
+@pytest.mark.parametrize("of", ("layout", "strides", "halves"))
+def test_constants_of_other_layouts_and_types(of):
+    """Stored channels-last, strided, or as halves, which stay halves in the file and are cast outside."""
+    full = near_one(1, C, 16, 16)
+    if of == "layout":
+        full = full.to(memory_format=torch.channels_last)
+    elif of == "strides":
+        full = full.transpose(1, 2).contiguous().transpose(1, 2)
+    else:
+        full = full.half()
+
+    def body(y, full):
+        return torch.cat([y * full, full.float()], 1)[:, 4 : C + 4] - full
+
+    model = Between(body, [full] if of != "halves" else [torch.ones(1), full])
+    if of == "halves":
+        model.body = lambda y, one, full: body(y, full) * one
+    lowered = lower(model.eval(), (image(0, 16, 16),))
+    torch.testing.assert_close(lowered.run(image(0, 16, 16))[0], model(image(0, 16, 16)), atol=1e-5, rtol=1e-4)
+    if of == "halves":
+        assert lowered.outside() and len(lowered.buffer) < 2 * 4 * full.numel()
+    else:
+        check(lowered, model, image(0, 16, 16))
+        assert transposes(lowered) == 2
+
+
+def test_numbers_in_static_int8():
+    model = Between(lambda y, number: F.relu(y * 1.5 + 0.2) * number, [torch.tensor(1.25)]).eval()
+    quantizer = XNNPACKQuantizer().set_global(get_symmetric_quantization_config())
+    prepared = prepare_pt2e(export(model, (image(),)).module(), quantizer)
+    prepared(image())
+    quantized = convert_pt2e(prepared)
+    lowered = lower(quantized, (image(),))
+    torch.testing.assert_close(lowered.run(image())[0], quantized(image()), atol=3e-2, rtol=0)
+    assert transposes(lowered) == 2

@@ -24,7 +24,7 @@ def add_constant(
 ) -> Node:
     """A placeholder for `tensor`, which comes from that of `source`: external data stays external."""
     nodes = list(graph.nodes)
-    taken = {node.name for node in nodes}
+    taken = {node.name for node in nodes}.union(program.state_dict, program.constants)
     names = (f"{source.name}_{i}" for i in range(len(taken) + 1))
     name = next(name for name in names if name not in taken)
     # The new placeholder takes its fake mode from the first node, which Conv1dUnsqueezePass may
