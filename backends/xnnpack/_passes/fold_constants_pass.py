@@ -45,10 +45,8 @@ class FoldConstantsPass(XNNPACKPass):
             return "an operand is no constant"
         if any(user.op == "output" for user in node.users):
             return "the delegate returns it"
-        result = node.meta["val"]
-        size = result.numel() * result.element_size()
         gone = [v.nbytes for n, v in zip(node.all_input_nodes, values) if len(n.users) == 1]
-        if node.target not in self.COPIES and size > max(gone, default=0):
+        if node.target not in self.COPIES and node.meta["val"].nbytes > max(gone, default=0):
             return "the result is larger than what it makes needless"
         return values
 

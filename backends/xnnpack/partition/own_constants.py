@@ -119,12 +119,7 @@ def _own_cast(node: Node) -> bool:
     if len(tags) != 1 or None in tags:
         return False
     # It is computed ahead of time, and stored.
-    if _bytes(node) > max(_bytes(node.args[0]), _ALWAYS_SMALL):
+    if node.meta["val"].nbytes > max(node.args[0].meta["val"].nbytes, _ALWAYS_SMALL):
         return False
     node.meta[_TAG] = tags.pop()
     return True
-
-
-def _bytes(node: Node) -> int:
-    value = node.meta["val"]
-    return value.numel() * value.element_size()

@@ -45,7 +45,6 @@ UNARY = {
 MOVES = {
     "gate": lambda y: y * y.mean((2, 3), keepdim=True).sigmoid(),
     "cat": lambda y: torch.cat([y, -y], 1)[:, 2 : C + 2],
-    "pad": lambda y: F.pad(y, (1, 0, 0, 1)),
     "pool": lambda y: F.max_pool2d(y, 3, 1, 1),
     "skip": lambda y: y + y.tanh(),
     "square": lambda y: F.pad(y.flatten(1), (0, 0)).reshape(y.shape),
@@ -66,8 +65,7 @@ class Step:
 
 def steps(dynamic: bool) -> st.SearchStrategy:
     shapes = SHAPES if dynamic else SHAPES + STATIC_SHAPES
-    moves = [m for m in MOVES if not dynamic or m not in ("cat", "pad", "square")]
-    moves = [m for m in moves if m != "pad"]
+    moves = [m for m in MOVES if not dynamic or m not in ("cat", "square")]
     binary = st.builds(
         Step,
         st.just("binary"),

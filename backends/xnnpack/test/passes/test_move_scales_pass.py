@@ -80,7 +80,6 @@ def test_relu_fuses_into_the_layer():
     assert left(lowered_and_equal(model, IMAGE)) == 0 and census["XNNClamp"] == 0
 
 
-SHARED = nn.Conv2d(4, 4, 1)
 DECLINED = {
     "negative behind relu": (lambda y: F.relu(y) * -1.5, 1),
     "zero behind relu": (lambda y: F.relu(y) * 0.0, 1),
